@@ -1,0 +1,131 @@
+"""Carry a PyTorch training run from the devices and layout it was saved on to any others, exactly.
+
+The public names are resolved on first use, so that `import unmoor` imports neither torch nor rich.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import describe, device_fallback, load, plan, restore, save
+    from .errors import (
+        AmbiguousError,
+        ArgumentConflict,
+        CorruptFile,
+        DeviceError,
+        DeviceMismatch,
+        FileError,
+        FitError,
+        HostileFile,
+        KindError,
+        MachineError,
+        MismatchError,
+        NotACheckpoint,
+        RestoreError,
+        SaveError,
+        TrustError,
+        UnmoorError,
+        UnsupportedFile,
+        UsageError,
+    )
+    from .values.catalog import Catalog, Part, TensorEntry
+    from .values.finding import Finding
+    from .values.nodes import Opaque
+    from .values.plan import Plan
+    from .values.report import Receipt, Report
+    from .version import __version__
+
+_HOMES = {
+    "api": ("describe", "device_fallback", "load", "plan", "restore", "save"),
+    "errors": (
+        "AmbiguousError",
+        "ArgumentConflict",
+        "CorruptFile",
+        "DeviceError",
+        "DeviceMismatch",
+        "FileError",
+        "FitError",
+        "HostileFile",
+        "KindError",
+        "MachineError",
+        "MismatchError",
+        "NotACheckpoint",
+        "RestoreError",
+        "SaveError",
+        "TrustError",
+        "UnmoorError",
+        "UnsupportedFile",
+        "UsageError",
+    ),
+    "values.catalog": ("Catalog", "Part", "TensorEntry"),
+    "values.finding": ("Finding",),
+    "values.nodes": ("Opaque",),
+    "values.plan": ("Plan",),
+    "values.report": ("Receipt", "Report"),
+    "version": ("__version__",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AmbiguousError",
+    "ArgumentConflict",
+    "Catalog",
+    "CorruptFile",
+    "DeviceError",
+    "DeviceMismatch",
+    "FileError",
+    "Finding",
+    "FitError",
+    "HostileFile",
+    "KindError",
+    "MachineError",
+    "MismatchError",
+    "NotACheckpoint",
+    "Opaque",
+    "Part",
+    "Plan",
+    "Receipt",
+    "Report",
+    "RestoreError",
+    "SaveError",
+    "TensorEntry",
+    "TrustError",
+    "UnmoorError",
+    "UnsupportedFile",
+    "UsageError",
+    "__version__",
+    "describe",
+    "device_fallback",
+    "load",
+    "plan",
+    "restore",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps a verb callable where a stage bears the same name: `unmoor.describe` is the function, never the folder."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in _HOME):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,224 @@
+"""From what a format reader found to a Catalog: entries, parts, findings, and the faults that make a file corrupt.
+
+Knows no format: it gets an inert tree, its storages and what is wrong with them, and holds every tensor against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..errors import CorruptFile
+from ..filing import Reader
+from ..values.catalog import Catalog, Part, TensorEntry
+from ..values.dtypes import DTYPES
+from ..values.finding import Finding
+from ..values.nodes import Storage, TensorNode
+from ..values.text import count, format_bytes, format_shape
+from .dangers import dangerous_calls, find_dangers, find_foreign
+from .dialects import dialect_of
+from .reading import Reading, Scanner
+from .rebuild import CONSTANTS, RULES, STORAGES
+from .walk import Found, Seen, Walked, walk
+
+__all__ = ["Contents", "assemble"]
+
+_KNOWN: Final = frozenset(RULES) | frozenset(CONSTANTS) | STORAGES
+_SHOWN: Final = 12
+_SHARED: Final = 8
+_LARGE: Final = 4096
+_MIN_VISITS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a format reader hands over. `faults` says by storage key why its data cannot be had."""
+
+    format: str
+    tree: Any
+    readings: Sequence[Reading]
+    storages: Mapping[str, Storage]
+    faults: Mapping[str, str] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+    manifest: Mapping[str, Any] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def assemble(reader: Reader, contents: Contents) -> Catalog:
+    """The Catalog of one file. Raises CorruptFile naming every tensor whose data is absent or out of bounds."""
+    calls = dangerous_calls(call for reading in contents.readings for call in reading.calls)
+    budget = _MIN_VISITS + 2 * sum(reading.nbytes for reading in contents.readings)
+    walked = walk(contents.tree, budget=budget, wanted={id(call) for call in calls}, path=reader.path)
+    _check(reader.path, walked.tensors, contents.faults)
+    entries = _entries(walked.tensors)
+    names = tuple(dict.fromkeys(name for reading in contents.readings for name in reading.globals))
+    findings = [
+        *find_dangers(names, calls, walked.places, Scanner(reader.path)),
+        *contents.findings,
+        *_findings(contents, walked, entries),
+        *find_foreign(names, _KNOWN),
+    ]
+    return Catalog(
+        path=reader.path,
+        format=contents.format,
+        dialect=dialect_of(contents.tree, contents.manifest),
+        size=reader.size,
+        tensors=tuple(entries),
+        parts=tuple(_part(found, entries) for found in walked.parts),
+        globals=names,
+        findings=tuple(findings),
+        storages=tuple(contents.storages.values()),
+        tree=contents.tree,
+        manifest=contents.manifest,
+        facts=contents.facts,
+    )
+
+
+def _check(path: str, tensors: Iterable[Seen], faults: Mapping[str, str]) -> None:
+    bad = []
+    for seen in tensors:
+        node = seen.node
+        if type(node) is not TensorNode:
+            continue
+        storage = node.storage
+        why = _misfit(node, storage) if storage is not None else ""
+        if storage is not None and storage.key in faults:
+            why = faults[storage.key]
+        if why:
+            bad.append(f"{seen.path or 'the tensor'}: {why}")
+    if bad:
+        more = [f"and {count(len(bad) - _SHOWN, 'tensor')} more"] if len(bad) > _SHOWN else []
+        raise CorruptFile(
+            f"{path}: the data of {count(len(bad), 'tensor')} is absent or cut short",
+            details=[*bad[:_SHOWN], *more],
+            remedy="The file was cut short or altered. Copy it again, or use the checkpoint before it.",
+            path=path,
+        )
+
+
+def _misfit(node: TensorNode, storage: Storage) -> str:
+    """Why a tensor cannot be a window into its storage; "" where it can."""
+    last, low, empty = node.offset, node.offset, False
+    for size, step in zip(node.shape, node.stride, strict=True):
+        low = min(low, size, step)
+        empty = empty or size == 0
+        last += (size - 1) * step
+    if low < 0:
+        return f"shape {node.shape}, stride {node.stride}, offset {node.offset}: a number is negative"
+    itemsize = DTYPES[node.dtype].itemsize
+    if empty or (last + 1) * itemsize <= storage.nbytes:
+        return ""
+    return (
+        f"{format_shape(node.shape)} {node.dtype} from element {node.offset:,} needs {(last + 1) * itemsize:,} bytes, "
+        f"its storage {storage.key} has {storage.nbytes:,}"
+    )
+
+
+def _entries(tensors: Sequence[Seen]) -> list[TensorEntry]:
+    same: dict[str, list[str]] = {}
+    for seen in tensors:
+        storage = getattr(seen.node, "storage", None)
+        if storage is not None:
+            same.setdefault(storage.key, []).append(seen.path)
+    return [_entry(seen, same) for seen in tensors]
+
+
+def _entry(seen: Seen, same: Mapping[str, Sequence[str]]) -> TensorEntry:
+    path, keys, role, node, layout = seen
+    if type(node) is not TensorNode:
+        return _composite(seen)
+    storage = node.storage
+    key, span = (storage.key, storage.span) if storage is not None else ("", None)
+    twins = same[key] if storage is not None else ()
+    shared = tuple([other for other in twins[: _SHARED + 1] if other != path][:_SHARED]) if len(twins) > 1 else ()
+    nbytes = node.numel * DTYPES[node.dtype].itemsize
+    return TensorEntry(path, role, node.shape, node.dtype, node.stride, node.device, nbytes, key, span,
+                       node.offset, layout, node.parameter, shared, keys, node)  # fmt: skip
+
+
+def _composite(seen: Seen) -> TensorEntry:
+    """A tensor without strided parts: its bytes are not in the file as such."""
+    node: Any = seen.node
+    numel = 1
+    for size in node.shape:
+        numel *= size
+    device = str(node.detail.get("device", "cpu"))
+    nbytes = numel * DTYPES[node.dtype].itemsize
+    return TensorEntry(seen.path, seen.role, node.shape, node.dtype, (), device, nbytes, "", None,
+                       layout=seen.layout, parameter=node.parameter, keys=seen.keys)  # fmt: skip
+
+
+def _part(found: Found, entries: Sequence[TensorEntry]) -> Part:
+    devices: dict[str, int] = {}
+    nbytes = 0
+    for entry in entries[found.start : found.stop]:
+        devices[entry.device] = devices.get(entry.device, 0) + 1
+        nbytes += entry.nbytes
+    tensors = found.stop - found.start
+    return Part(found.role, found.kind, found.keys, tensors, nbytes, devices, found.detail, found.node)
+
+
+def _findings(contents: Contents, walked: Walked, entries: Sequence[TensorEntry]) -> list[Finding]:
+    findings = [*_large_storages(contents.storages, entries), *_without_data(entries)]
+    notes: dict[str, int] = {}
+    for reading in contents.readings:
+        for what, times in reading.notes.items():
+            notes[what] = notes.get(what, 0) + times
+    for what, times in notes.items():
+        findings.append(Finding("plain-stand-in", "info", "", f"kept as plain values: {what} ({times:,} times)"))
+    if not walked.complete:
+        findings.append(
+            Finding("walk-cut", "warning", "", "values refer to each other so often that not every path is listed")
+        )
+    return findings
+
+
+def _without_data(entries: Iterable[TensorEntry]) -> list[Finding]:
+    empty = [entry for entry in entries if entry.span is None and entry.device == "meta"]
+    if not empty:
+        return []
+    message = f"{count(len(empty), 'tensor')} on the meta device: no data was saved"
+    return [Finding("no-data", "warning", empty[0].path, message, "save after the module has been materialised")]
+
+
+def _large_storages(storages: Mapping[str, Storage], entries: Iterable[TensorEntry]) -> list[Finding]:
+    """Views that drag a storage into the file of which they use less than half."""
+    windows: dict[str, list[TensorEntry]] = {}
+    for entry in entries:
+        if entry.storage and storages[entry.storage].nbytes >= _LARGE:
+            windows.setdefault(entry.storage, []).append(entry)
+    findings = []
+    for key, group in windows.items():
+        storage = storages[key]
+        if sum(entry.nbytes for entry in group) * 2 > storage.nbytes:
+            continue
+        used = _used(group)
+        if used * 2 <= storage.nbytes:
+            findings.append(_large(storage, group, used))
+    return findings
+
+
+def _large(storage: Storage, group: Sequence[TensorEntry], used: int) -> Finding:
+    itemsize = DTYPES[group[0].dtype].itemsize
+    others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    message = (
+        f"{group[0].path or 'the tensor'}{others} uses {used // itemsize:,} of {storage.nbytes // itemsize:,} elements "
+        f"({format_bytes(used)} of {format_bytes(storage.nbytes)})"
+    )
+    return Finding("large-storage", "info", group[0].path, message, "save a clone() of the view to keep the file small")
+
+
+def _used(group: Sequence[TensorEntry]) -> int:
+    """Bytes of a storage that lie within the windows of `group`, each byte counted once."""
+    ranges = []
+    for entry in group:
+        if entry.nbytes:
+            size = DTYPES[entry.dtype].itemsize
+            last = sum((n - 1) * step for n, step in zip(entry.shape, entry.stride, strict=True))
+            ranges.append((entry.offset * size, (entry.offset + last + 1) * size))
+    used = reached = 0
+    for start, stop in sorted(ranges):
+        used += max(0, stop - max(start, reached))
+        reached = max(reached, stop)
+    return used

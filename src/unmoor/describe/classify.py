@@ -1,0 +1,224 @@
+"""The role of a part of a training run, told from its structure alone: never from a file's name or a trusted key.
+
+Pure: takes a node of an inert tree and the key it stands under, answers a `Match` or None. A key only ever decides
+between readings that a structure leaves open (sixteen bytes may be a CUDA generator or anything else).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from ..values.nodes import CompositeTensor, NumpyArray, NumpyScalar, Opaque, TensorNode
+from ..values.optimizers import guess_family
+
+__all__ = ["Match", "match"]
+
+
+class Match(NamedTuple):
+    """What a node is: a role of the role table, the kind within it, and what its structure tells."""
+
+    role: str
+    kind: str
+    detail: dict[str, Any]
+
+
+_MAPPINGS: Final = frozenset({dict, OrderedDict, Counter})
+_SEQUENCES: Final = frozenset({list, tuple})
+_TENSORS: Final = frozenset({TensorNode, CompositeTensor})
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+_EXTRA_STATE: Final = "_extra_state"
+_CPU_STATES: Final = frozenset({5056, 5048})
+_CUDA_STATES: Final = frozenset({16, 816016})
+_RNG_WORDS: Final = ("rng", "random", "cuda", "seed", "generator")
+_PYTHON_STATE: Final = 625
+_NUMPY_STATE: Final = 624
+_SCALER: Final = frozenset({"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"})
+_PLATEAU: Final = frozenset({"factor", "patience", "cooldown", "num_bad_epochs"})
+_SHOWN: Final = 64
+_LONG_NAME: Final = 1024
+_PARAMS: Final = frozenset({"params", "param_names"})
+_MAX_BITS: Final = 256
+
+_SCHEDULERS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
+    ("ReduceLROnPlateau", _PLATEAU, ""),
+    ("OneCycleLR", frozenset({"total_steps", "_schedule_phases"}), "total_steps"),
+    ("OneCycleLR", frozenset({"total_steps", "use_beta1"}), "total_steps"),
+    ("CosineAnnealingWarmRestarts", frozenset({"T_0", "T_mult", "T_cur"}), "T_0"),
+    ("CosineAnnealingLR", frozenset({"T_max", "eta_min"}), "T_max"),
+    ("CyclicLR", frozenset({"total_size", "step_ratio"}), ""),
+    ("SWALR", frozenset({"swa_lrs", "anneal_epochs"}), "anneal_epochs"),
+    ("StepLR", frozenset({"step_size", "gamma"}), ""),
+    ("MultiStepLR", frozenset({"milestones", "gamma"}), ""),
+    ("LinearLR", frozenset({"start_factor", "end_factor"}), "total_iters"),
+    ("PolynomialLR", frozenset({"power", "total_iters"}), "total_iters"),
+    ("ConstantLR", frozenset({"factor", "total_iters"}), "total_iters"),
+    ("LambdaLR", frozenset({"lr_lambdas"}), ""),
+    ("SequentialLR", frozenset({"_milestones", "_schedulers"}), ""),
+    ("ChainedScheduler", frozenset({"_schedulers"}), ""),
+    ("ExponentialLR", frozenset({"gamma"}), ""),
+)
+"""Scheduler classes of torch by the keys that mark their state, and the key that tells how long they run."""
+
+
+def match(node: Any, key: Any) -> Match | None:
+    """What `node`, standing under `key`, is; None where its structure tells nothing."""
+    kind = type(node)
+    if kind is TensorNode:
+        state = _generator(node, key)
+        return Match("rng", state, {"streams": 1}) if state else None
+    if kind in _MAPPINGS:
+        return _mapping(node, key)
+    if kind in _SEQUENCES:
+        return _sequence(node, key)
+    return _object(node) if kind is Opaque else None
+
+
+def _mapping(node: Mapping[Any, Any], key: Any) -> Match | None:
+    if "param_groups" in node:
+        found = _optimizer(node, "state_dict")
+    elif node.keys() >= _SCALER:
+        found = Match("scaler", "state_dict", {"scale": _told(node["scale"])})
+    elif "bit_generator" in node and "state" in node:
+        found = Match("rng", "numpy", {"generator": _told(node["bit_generator"])})
+    else:
+        found = _scheduler(node)
+    return found or _model(node, key)
+
+
+def _model(node: Mapping[Any, Any], key: Any) -> Match | None:
+    """A flat mapping of parameter names to tensors; an `_extra_state` may be anything."""
+    tensors, flat, dotted = 0, 0, False
+    for name, value in node.items():
+        if type(name) is not str or len(name) > _LONG_NAME or " " in name:
+            return None
+        if type(value) in _TENSORS:
+            if type(value) is TensorNode and value.dtype == "uint8" and _generator(value, name):
+                return None
+            tensors += 1
+            flat += not value.shape
+            dotted = dotted or "." in name
+        elif not name.endswith(_EXTRA_STATE):
+            return None
+    if not tensors or (flat == tensors and not dotted and type(node) is dict):
+        return None
+    return Match("model", "state_dict", {})
+
+
+def _optimizer(node: Mapping[Any, Any], kind: str) -> Match | None:
+    state, groups = node.get("state"), node.get("param_groups")
+    if type(state) not in _MAPPINGS or type(groups) not in _SEQUENCES or not groups:
+        return None
+    if any(type(group) not in _MAPPINGS or "params" not in group for group in groups):
+        return None
+    keys = {key for entry in state.values() if type(entry) in _MAPPINGS for key in islice(entry, _SHOWN)}
+    options = [{k: group[k] for k in islice(group, _SHOWN) if type(k) is str and k not in _PARAMS} for group in groups]
+    detail = {
+        "family": guess_family((key for key in keys if type(key) is str), options[0]),
+        "groups": len(groups),
+        "params": sum(_length(group["params"]) for group in groups),
+        "with_state": sum(_holds(entry) for entry in state.values()),
+        "state_keys": sorted(key for key in keys if type(key) is str)[:_SHOWN],
+        "options": [{k: _told(v) for k, v in group.items()} for group in options[:_SHOWN]],
+        "names": _has_names(state, groups),
+    }
+    return Match("optimizer", kind, detail)
+
+
+def _length(params: Any) -> int:
+    return len(params) if type(params) in _SEQUENCES or type(params) in _MAPPINGS else 1
+
+
+def _holds(entry: Any) -> bool:
+    """Whether a parameter has state: `{"momentum_buffer": None}` is none."""
+    if type(entry) in _MAPPINGS:
+        return any(value is not None for value in islice(entry.values(), _SHOWN))
+    return entry is not None
+
+
+def _has_names(state: Mapping[Any, Any], groups: Sequence[Mapping[Any, Any]]) -> bool:
+    first = groups[0]["params"]
+    by_name = type(first) in _SEQUENCES and bool(first) and type(first[0]) is str
+    return by_name or any("param_names" in group for group in groups) or type(next(iter(state), None)) is str
+
+
+def _scheduler(node: Mapping[Any, Any]) -> Match | None:
+    counts = type(node.get("last_epoch")) is int or type(node.get("_step_count")) is int
+    if not counts and not node.keys() >= _PLATEAU:
+        return None
+    if len(node) > _SHOWN or any(type(value) in _TENSORS or _has_parts(value) for value in node.values()):
+        return None
+    guess, total = next(((name, key) for name, keys, key in _SCHEDULERS if keys <= node.keys()), ("", ""))
+    detail = {"guess": guess, "last_epoch": _told(node.get("last_epoch"))}
+    if total in node:
+        detail["total"] = _told(node[total])
+    return Match("scheduler", "state_dict", detail)
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether a value under a counter is a part of its own: then the mapping is a whole checkpoint, no scheduler."""
+    if type(value) in _MAPPINGS:
+        return "param_groups" in value or any(type(inner) in _TENSORS for inner in islice(value.values(), _SHOWN))
+    return type(value) is Opaque and _object(value) is not None
+
+
+def _generator(node: TensorNode, key: Any) -> str:
+    """The generator whose state a tensor may be: torch-cpu by its size, cuda by its size and a word in its key."""
+    if node.dtype != "uint8" or len(node.shape) != 1:
+        return ""
+    if node.shape[0] in _CPU_STATES:
+        return "torch-cpu"
+    worded = type(key) is str and any(word in key.lower() for word in _RNG_WORDS)
+    return "cuda" if node.shape[0] in _CUDA_STATES and worded else ""
+
+
+def _sequence(node: Sequence[Any], key: Any) -> Match | None:
+    if not node:
+        return None
+    if type(node[0]) is TensorNode:
+        kinds = {_generator(part, key) if type(part) is TensorNode else "" for part in node[:_SHOWN]}
+        kind = kinds.pop()
+        return Match("rng", kind, {"streams": len(node)}) if kind and not kinds else None
+    if len(node) == 3 and type(node[0]) is int and type(node[1]) in _SEQUENCES and len(node[1]) == _PYTHON_STATE:
+        return Match("rng", "python", {"version": node[0]})
+    if len(node) == 5 and node[0] == "MT19937" and _words(node[1]):
+        return Match("rng", "numpy", {"generator": "MT19937"})
+    return None
+
+
+def _words(value: Any) -> bool:
+    if type(value) in (NumpyArray, TensorNode):
+        return bool(value.shape == (_NUMPY_STATE,))
+    return type(value) in _SEQUENCES and len(value) == _NUMPY_STATE
+
+
+def _object(node: Opaque) -> Match | None:
+    """A pickled nn.Module or optimizer object, known by the attributes that every one of them has."""
+    state = node.state
+    if type(state) is not dict:
+        return None
+    if "_parameters" in state and "_modules" in state:
+        return Match("model", "object", {"class": node.name})
+    found = _optimizer(state, "object") if "param_groups" in state else None
+    return found and found._replace(detail={**found.detail, "class": node.name})
+
+
+def _told(value: Any) -> Any:
+    """A value as JSON can hold it, cut to what a person would read."""
+    if type(value) in _SEQUENCES:
+        return [_told_one(part) for part in value[:_SHOWN]]
+    return _told_one(value)
+
+
+def _told_one(value: Any) -> Any:
+    if type(value) is NumpyScalar:
+        value = value.value
+    if type(value) is int and value.bit_length() > _MAX_BITS:
+        return f"<an integer of {value.bit_length()} bits>"
+    if type(value) is str:
+        return value[:_LONG_NAME]
+    if type(value) in _PLAIN:
+        return value
+    return f"<{value.name}>" if type(value) is Opaque else f"<{type(value).__name__}>"

@@ -1,0 +1,152 @@
+"""Which functions a checkpoint has no business naming, and what a pickle would run if it were loaded without care.
+
+One table. Nothing here imports or calls what it judges; inner pickles are read by the same inert reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
+
+from ..values.finding import Finding
+from ..values.nodes import Opaque
+from ..values.text import count, listing
+
+__all__ = ["Scan", "danger_of", "dangerous_calls", "find_dangers", "find_foreign"]
+
+Scan = Callable[[bytes], "tuple[Collection[str], list[Opaque]] | None"]
+"""Reads an inner pickle inertly: the names it holds and the calls it would make, None where it cannot be read."""
+
+_RUNS: Final = frozenset(
+    {f"builtins.{name}" for name in ("eval", "exec", "execfile", "compile", "__import__", "apply", "open", "input",
+                                     "breakpoint", "delattr", "setattr", "globals", "vars")}
+    | {f"types.{name}" for name in ("CodeType", "FunctionType", "LambdaType")}
+    | {f"torch.{name}" for name in ("load", "serialization.load", "jit.load", "jit._serialization.load",
+                                    "utils.model_zoo.load_url")}
+    | {f"numpy.{name}" for name in ("load", "fromfile", "memmap", "lib.npyio.load", "lib._npyio_impl.load")}
+    | {f"{module}.{name}" for module in ("pickle", "_pickle") for name in ("load", "loads", "Unpickler")}
+    | {"logging.config.dictConfig", "pandas.read_pickle", "pandas.io.pickle.read_pickle", "joblib.load",
+       "joblib.numpy_pickle.load", "cProfile.run", "profile.run", "timeit.timeit", "timeit.repeat"}
+)  # fmt: skip
+_MODULES: Final = frozenset(
+    """
+        os posix nt subprocess _posixsubprocess commands popen2 pty pexpect shutil importlib imp runpy pkgutil
+        zipimport code codeop bdb pdb trace doctest socket _socket ssl ctypes _ctypes cffi webbrowser dill _dill
+        cloudpickle marshal shelve pip ensurepip setuptools distutils multiprocessing threading _thread asyncio sys
+        site fileinput ftplib http urllib urllib2 httplib requests aiohttp smtplib telnetlib xmlrpc venv idlelib
+        antigravity torch.hub torch.utils.cpp_extension torch.distributed.rpc torch._inductor.codecache
+        numpy.testing numpy.f2py numpy.distutils
+        """.split()
+)
+_HARMLESS: Final = frozenset(
+    {"os.PathLike", "urllib.parse.ParseResult", "urllib.parse.SplitResult", "sys.float_info", "sys.version_info"}
+)
+_SUSPICIOUS: Final = frozenset(
+    {"builtins.getattr", "builtins.map", "builtins.filter", "functools.reduce", "operator.attrgetter", "operator.call",
+     "operator.methodcaller", "itertools.starmap", "types.MethodType"}
+)  # fmt: skip
+_PICKLES: Final = frozenset({"pickle.loads", "_pickle.loads", "dill.loads", "dill._dill.loads", "cloudpickle.loads"})
+_KNOWN: Final = frozenset(
+    {"datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta", "datetime.timezone",
+     "decimal.Decimal", "fractions.Fraction", "uuid.UUID", "argparse.Namespace", "types.SimpleNamespace",
+     "pathlib.Path", "pathlib.PosixPath", "pathlib.WindowsPath", "pathlib.PurePosixPath", "pathlib.PureWindowsPath",
+     "functools.partial", "numpy.dtype", "numpy.ndarray", "torch.Tensor", "torch._tensor.Tensor",
+     *(f"builtins.{name}" for name in ("object", "int", "float", "bool", "str", "type", "Ellipsis", "NotImplemented"))}
+)  # fmt: skip
+_LONG: Final = 200
+_SHOWN: Final = 4
+_MAX_FINDINGS: Final = 50
+_MAX_NESTED: Final = 3
+
+
+def danger_of(name: str) -> str:
+    """How grave it is that a checkpoint names `name`: danger, warning, or "" for nothing.
+
+    >>> danger_of("posix.system"), danger_of("builtins.getattr"), danger_of("torch.Size")
+    ('danger', 'warning', '')
+    """
+    if name in _HARMLESS:
+        return ""
+    at = name.find(".")
+    while at > 0:
+        if name[:at] in _MODULES or name[:at] in _RUNS:
+            return "danger"
+        at = name.find(".", at + 1)
+    if name in _RUNS:
+        return "danger"
+    return "warning" if name in _SUSPICIOUS else ""
+
+
+def dangerous_calls(calls: Iterable[Opaque]) -> list[Opaque]:
+    """The calls that would run code or are suspicious, no more than a report can use."""
+    grave = [call for call in calls if danger_of(call.name)]
+    return grave[:_MAX_FINDINGS]
+
+
+def find_dangers(names: Iterable[str], grave: Iterable[Opaque], places: Mapping[int, str], scan: Scan) -> list[Finding]:
+    """A finding for each call of `grave`, and one for each such function that is only named.
+
+    `places` tells where an object stands in the tree.
+    """
+    findings, called = [], set()
+    for call in grave:
+        called.add(call.name)
+        findings.append(_call(call, danger_of(call.name), places.get(id(call), ""), _inner(call, scan, 0)))
+    for name in names:
+        grade = danger_of(name)
+        if grade and name not in called and len(findings) < 2 * _MAX_FINDINGS:
+            findings.append(_named(name, grade))
+    return findings
+
+
+def _call(call: Opaque, grade: str, place: str, inner: str) -> Finding:
+    arguments = ", ".join(_short(part) for part in call.args[:_SHOWN]) + (", ..." if len(call.args) > _SHOWN else "")
+    message = f"unpickling it would run {call.name}({arguments}){inner}"
+    remedy = "never unpickle this file; its tensors can be read without running it"
+    return Finding(_code(grade), grade, place, message, remedy)
+
+
+def _named(name: str, grade: str) -> Finding:
+    return Finding(_code(grade), grade, "", f"the file names {name}, without calling it by itself", "no checkpoint needs it")
+
+
+def _code(grade: str) -> str:
+    return "runs-code" if grade == "danger" else "suspicious-call"
+
+
+def _inner(call: Opaque, scan: Scan, depth: int) -> str:
+    """What a pickle inside the pickle would run."""
+    if call.name not in _PICKLES or not call.args or type(call.args[0]) not in (bytes, bytearray):
+        return ""
+    read = scan(bytes(call.args[0])) if depth < _MAX_NESTED else None
+    if read is None:
+        return ", whose inner pickle cannot be read"
+    names, calls = read
+    grave = [f"{inner.name}({', '.join(map(_short, inner.args[:_SHOWN]))}){_inner(inner, scan, depth + 1)}"
+             for inner in dangerous_calls(calls)[:_SHOWN]]  # fmt: skip
+    if grave:
+        return f", whose inner pickle would run {', '.join(grave)}"
+    return f", whose inner pickle names {listing(sorted(names)) or 'nothing'}"
+
+
+def find_foreign(names: Iterable[str], known: Collection[str]) -> list[Finding]:
+    """One finding that lists the classes and functions that only their own code could build."""
+    foreign = sorted(
+        name
+        for name in names
+        if name not in known and name not in _KNOWN and not danger_of(name) and not name.startswith(("__torch__", "numpy.dtypes."))
+    )
+    if not foreign:
+        return []
+    message = f"holds objects of {count(len(foreign), 'unknown type')}, kept unopened: {listing(foreign, 8)}"
+    return [Finding("foreign-class", "info", "", message)]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str | bytes | bytearray):
+        return repr(value if len(value) <= _LONG else value[:_LONG]) + ("..." if len(value) > _LONG else "")
+    if type(value) is int:
+        return repr(value) if value.bit_length() < 128 else f"<an integer of {value.bit_length()} bits>"
+    if value is None or type(value) in (bool, float):
+        return repr(value)
+    return f"<{value.name}>" if type(value) is Opaque else f"<{type(value).__name__}>"

@@ -1,0 +1,218 @@
+"""The state of one inert reading of a pickle: what it may create, and what stands for what it names.
+
+Names are looked up in a table, never imported or called: what the table knows becomes plain values and nodes,
+everything else an `Opaque`. Every creation is charged to a budget and every dict key is looked at before it is hashed.
+Must not know torch; must not know opcodes, which live in `pickles`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ..errors import CorruptFile, HostileFile
+from ..values.nodes import CompositeTensor, NumpyScalar, Opaque, Storage, TensorNode, TorchValue
+
+__all__ = ["Machine", "Rule", "Short", "callee_name"]
+
+Rule = Callable[["Machine", tuple[Any, ...]], Any]
+"""Builds a value from the arguments of a known function; None where they are none that it knows."""
+
+_MAX_OBJECTS: Final = 24_000_000
+_MAX_NAME: Final = 1024
+_MAX_KEY_PARTS: Final = 64
+_MAX_KEY_BITS: Final = 1024
+_MAX_TWINS: Final = 64
+_SAFE_INT: Final = (1 << 61) - 1
+_DICTS: Final = frozenset({dict, OrderedDict, Counter})
+_EASY_KEYS: Final = frozenset({str, bytes, bool, type(None), Opaque, TensorNode, CompositeTensor})
+_HASHABLE: Final = _EASY_KEYS | {int, float, complex, tuple, frozenset, range, NumpyScalar, TorchValue, Storage}
+
+
+class Short(Exception):
+    """The data ends before the pickle does; `need` is the length known to be wanted."""
+
+    def __init__(self, need: int) -> None:
+        super().__init__(need)
+        self.need = need
+
+
+class Machine:
+    """One pass over one pickle that begins at `pos` of `data`.
+
+    `rules` maps "module.name" to what builds a value from the arguments, `constants` to a ready value, `builds` a type
+    of value to what sets a state on it. `persistent` answers a persistent id. `where` is how messages name the pickle.
+    `globals` are all names met, `calls` every call of an unknown one, `notes` what was simplified and how often.
+    """
+
+    __slots__ = ("builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "notes", "path",
+                 "persistent", "pos", "protocol", "rules", "size", "stack", "twins", "where")  # fmt: skip
+
+    def __init__(
+        self,
+        data: bytes | bytearray,
+        *,
+        pos: int = 0,
+        rules: Mapping[str, Rule],
+        constants: Mapping[str, Any],
+        builds: Mapping[type, Callable[[Machine, Any, Any], None]],
+        persistent: Callable[[Machine, Any], Any],
+        path: str,
+        where: str,
+    ) -> None:
+        self.data, self.pos, self.size = data, pos, len(data)
+        self.rules, self.constants, self.builds, self.persistent = rules, constants, builds, persistent
+        self.path, self.where = path, where
+        self.stack: list[Any] = []
+        self.meta: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+        self.globals: dict[str, Any] = {}
+        self.calls: list[Opaque] = []
+        self.notes: dict[str, int] = {}
+        self.twins: dict[tuple[int, int], int] = {}
+        self.protocol = 0
+        self.left = _MAX_OBJECTS
+
+    def corrupt(self, what: str) -> CorruptFile:
+        """The error for a pickle that no reader could follow."""
+        return CorruptFile(
+            f"{self.where} is damaged: at byte {self.pos:,} it {what}",
+            remedy="The file was damaged after it was written, or was never a checkpoint. Copy or download it again.",
+            path=self.path,
+        )
+
+    def hostile(self, what: str) -> HostileFile:
+        """The error for a pickle that asks for more than any checkpoint needs."""
+        return HostileFile(f"{self.where} is no honest pickle: at byte {self.pos:,} it {what}", path=self.path)
+
+    def charge(self, units: int) -> None:
+        """Take `units` (about 64 bytes of memory each) from the budget."""
+        self.left -= units
+        if self.left < 0:
+            raise self.hostile(f"has created more than {_MAX_OBJECTS:,} objects")
+
+    def note(self, what: str) -> None:
+        """Count one simplification, to be told in a finding."""
+        self.notes[what] = self.notes.get(what, 0) + 1
+
+    def take(self, pos: int, nbytes: int) -> int:
+        """The end of `nbytes` bytes at `pos`, known to be there."""
+        end = pos + nbytes
+        if end > self.size:
+            raise Short(end)
+        return end
+
+    def named(self, module: str, name: str) -> Any:
+        """What stands for the global `module.name`."""
+        full = f"{module}.{name}"
+        known = self.globals.get(full)
+        if known is None:
+            if not module or not name or not full.isprintable() or len(full) > _MAX_NAME:
+                raise self.corrupt("names a class by what is no name")
+            self.charge(2)
+            known = self.constants.get(full)
+            self.globals[full] = known = Opaque(full, how="global") if known is None else known
+        return known
+
+    def call(self, function: Any, args: Any, how: str = "reduce", kwargs: dict[str, Any] | None = None) -> Any:
+        """What stands for `function(*args)`; nothing is called but the table's own builders."""
+        if type(args) is not tuple:
+            raise self.corrupt("calls something with what is no tuple of arguments")
+        if type(function) is Opaque and function.how == "global":
+            name = function.name
+            rule = self.rules.get(name)
+            if rule is not None and kwargs is None:
+                value = rule(self, args)
+                if value is not None:
+                    return value
+        else:
+            name = callee_name(function)
+        self.charge(4)
+        opaque = Opaque(name, args, how=how, kwargs=kwargs)
+        self.calls.append(opaque)
+        return opaque
+
+    def build(self, target: Any, state: Any) -> None:
+        """Set `state` on a value: kept on opaque objects, applied by the table's builders, else noted as left out."""
+        builder = self.builds.get(type(target))
+        if type(target) is Opaque:
+            target.state = state
+        elif builder is not None:
+            builder(self, target, state)
+        else:
+            self.note(f"the state of a {type(target).__name__}")
+
+    def put(self, target: Any, pairs: list[Any]) -> None:
+        """Set `pairs` (key, value, key, value, ...) on a mapping or an opaque object."""
+        if len(pairs) % 2:
+            raise self.corrupt("sets a key without a value")
+        if type(target) in _DICTS:
+            for at in range(0, len(pairs), 2):
+                key = pairs[at]
+                if type(key) is not str:
+                    self.check_key(key, target)
+                target[key] = pairs[at + 1]
+        elif type(target) is Opaque:
+            self.charge(len(pairs) // 2)
+            target.entries.extend(zip(pairs[::2], pairs[1::2], strict=True))
+        else:
+            raise self.corrupt(f"sets keys on a {type(target).__name__}")
+
+    def extend(self, target: Any, items: list[Any]) -> None:
+        """Append `items` to a list, a set or an opaque object."""
+        if type(target) is list:
+            target.extend(items)
+        elif type(target) is set:
+            for item in items:
+                self.check_key(item, target)
+                target.add(item)
+        elif type(target) is Opaque:
+            target.items.extend(items)
+        else:
+            raise self.corrupt(f"appends to a {type(target).__name__}")
+
+    def check_key(self, key: Any, target: Any) -> None:
+        """Refuse keys whose hash or comparison costs more than a look, and too many of one hash in `target`.
+
+        Strings are hashed with a secret; numbers and tuples can be chosen to collide and make a dict quadratic.
+        """
+        kind = type(key)
+        if kind in _EASY_KEYS or (kind is int and -_SAFE_INT < key < _SAFE_INT):
+            return
+        self._check_parts(key)
+        try:
+            mark = (id(target), hash(key))
+            if key in target:
+                return
+        except TypeError:
+            raise self.corrupt(f"uses a {kind.__name__} as a key") from None
+        self.charge(2)
+        self.twins[mark] = twins = self.twins.get(mark, 0) + 1
+        if twins > _MAX_TWINS:
+            raise self.hostile(f"uses more than {_MAX_TWINS} keys of one hash value in one container")
+
+    def _check_parts(self, key: Any) -> None:
+        pending, parts = [key], 0
+        while pending:
+            part = pending.pop()
+            kind = type(part)
+            if kind not in _HASHABLE:
+                raise self.corrupt(f"uses a {kind.__name__} as a key")
+            inner = part.value if kind is TorchValue else part
+            if type(inner) is tuple or type(inner) is frozenset:
+                parts += len(inner)
+                pending.extend(inner if parts <= _MAX_KEY_PARTS else ())
+            if parts > _MAX_KEY_PARTS or (kind is int and part.bit_length() > _MAX_KEY_BITS):
+                raise self.hostile(f"uses a key of more than {_MAX_KEY_PARTS} values or {_MAX_KEY_BITS} bits")
+
+
+def callee_name(function: Any) -> str:
+    """The dotted name of what is called; `getattr(os, "system")` reads as os.system."""
+    if type(function) is not Opaque:
+        return f"{type(function).__name__}"
+    if function.how == "global":
+        return function.name
+    if function.name == "builtins.getattr" and len(function.args) >= 2 and type(function.args[1]) is str:
+        return f"{callee_name(function.args[0])}.{function.args[1][:_MAX_NAME]}"
+    return f"{function.name}(...)"

@@ -1,0 +1,110 @@
+"""Reading one pickle with the tables of this package, and what such a reading tells.
+
+The bridge between the formats (which know where a pickle lies) and the machine (which knows what it says).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..errors import CorruptFile, FileError, HostileFile
+from ..filing import Reader, read_into
+from ..values.nodes import Opaque
+from ..values.text import format_bytes
+from . import pickles
+from .machine import Machine, Short
+from .rebuild import BUILDS, CONSTANTS, RULES
+
+__all__ = ["MAX_PICKLE", "Reading", "Scanner", "read_pickle", "read_pickle_at"]
+
+MAX_PICKLE: Final = 1 << 30
+_WINDOW: Final = 1 << 16
+_GROWTH: Final = 4
+_MAX_SCANNED: Final = 64 << 20
+
+Persistent = Callable[[Machine, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one pickle says: its value, the names and unknown calls in it, what was simplified, where it ends."""
+
+    value: Any
+    globals: tuple[str, ...]
+    calls: list[Opaque]
+    notes: dict[str, int]
+    protocol: int
+    nbytes: int
+    end: int
+
+
+def no_persistent(machine: Machine, pid: Any) -> Any:
+    """What a persistent id is in a pickle that should have none."""
+    machine.charge(4)
+    return Opaque("pickle.persistent_id", (pid,))
+
+
+def read_pickle(data: bytes | bytearray, *, path: str, where: str, persistent: Persistent = no_persistent) -> Reading:
+    """Read the pickle that begins `data`. Raises CorruptFile where the data ends first."""
+    try:
+        return _read(data, path=path, where=where, persistent=persistent)
+    except Short:
+        raise CorruptFile(
+            f"{where} is cut short: its {len(data):,} bytes end in the middle of an instruction", path=path
+        ) from None
+
+
+def read_pickle_at(reader: Reader, offset: int, *, where: str, persistent: Persistent = no_persistent) -> Reading:
+    """Read the pickle at `offset` of a file, whose length only reading tells. `end` counts from `offset`.
+
+    Reads a small window first and a larger one while the pickle goes on, never past MAX_PICKLE.
+    """
+    rest, size = reader.size - offset, _WINDOW
+    while True:
+        data = bytearray(min(size, rest))
+        read_into(reader, offset, memoryview(data))
+        try:
+            return _read(data, path=reader.path, where=where, persistent=persistent)
+        except Short as short:
+            need = short.need
+        if size >= rest or need > rest:
+            raise CorruptFile(
+                f"{reader.path} is cut short: {where.removeprefix(reader.path + ': ')} begins at byte {offset:,} and "
+                f"does not end before the file does, at byte {reader.size:,}",
+                remedy="The save or the copy was cut short. Copy it again, or use the checkpoint before it.",
+                path=reader.path,
+            )
+        if size >= MAX_PICKLE:
+            raise HostileFile(f"{where} takes more than {format_bytes(MAX_PICKLE)}", path=reader.path)
+        size = min(max(_GROWTH * size, need), MAX_PICKLE)
+
+
+def _read(data: bytes | bytearray, *, path: str, where: str, persistent: Persistent) -> Reading:
+    machine = Machine(
+        data, rules=RULES, constants=CONSTANTS, builds=BUILDS, persistent=persistent, path=path, where=where
+    )
+    value = pickles.run(machine)
+    return Reading(
+        value, tuple(machine.globals), machine.calls, machine.notes, machine.protocol, len(data), machine.pos
+    )
+
+
+class Scanner:
+    """Reads pickles found inside pickles, for their names and calls; stops after a budget of bytes."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.left = _MAX_SCANNED
+
+    def __call__(self, data: bytes) -> tuple[Collection[str], list[Opaque]] | None:
+        """Names and calls of the pickle in `data`; None where it cannot be read."""
+        self.left -= len(data)
+        if self.left < 0:
+            return None
+        try:
+            reading = read_pickle(data, path=self.path, where=f"{self.path}: an inner pickle")
+        except FileError:
+            return None
+        return reading.globals, reading.calls

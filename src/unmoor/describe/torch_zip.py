@@ -1,0 +1,182 @@
+"""torch.save's zip (since torch 1.6) and TorchScript archives.
+
+Layout, after torch/serialization.py and caffe2/serialize: `PREFIX/data.pkl`, one record `PREFIX/data/KEY` per storage,
+`PREFIX/byteorder`, `PREFIX/version`; TorchScript adds `constants.pkl`, `constants/KEY` and `code/`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..errors import CorruptFile, UnsupportedFile
+from ..filing import Reader
+from ..values.catalog import Catalog
+from ..values.dtypes import DTYPES
+from ..values.finding import Finding
+from ..values.nodes import Storage
+from ..values.text import count, listing
+from .assemble import Contents, assemble
+from .machine import Machine
+from .reading import MAX_PICKLE, Reading, read_pickle
+from .rebuild import storage_dtype
+from .zips import Archive, Record, read_archive, record_bytes
+
+__all__ = ["describe_zip"]
+
+_SMALL: Final = 1 << 10
+_MAX_MANIFEST: Final = 64 << 20
+_MANIFEST: Final = "unmoor/manifest.json"
+_PICKLE: Final = "data.pkl"
+_CONSTANTS: Final = "constants.pkl"
+_PID_FIELDS: Final = 5
+
+
+def describe_zip(reader: Reader) -> Catalog:
+    """The catalog of a zip. Raises UnsupportedFile where it is some other kind of zip than torch's."""
+    archive = read_archive(reader)
+    prefix = _prefix(reader, archive)
+    script = prefix + _CONSTANTS in archive.records
+    source = _Source(reader, archive, prefix)
+    readings = [source.read(_PICKLE, "data")] + ([source.read(_CONSTANTS, "constants")] if script else [])
+    tree = {"data": readings[0].value, "constants": readings[1].value} if script else readings[0].value
+    contents = Contents(
+        format="torchscript" if script else "torch-zip",
+        tree=tree,
+        readings=readings,
+        storages=source.storages,
+        faults=source.faults,
+        findings=_findings(archive, source),
+        manifest=_manifest(reader, archive, prefix),
+        facts=_facts(reader, archive, prefix, readings[0], source.byteorder),
+    )
+    return assemble(reader, contents)
+
+
+def _prefix(reader: Reader, archive: Archive) -> str:
+    """What the names of all records begin with: torch takes that of the first."""
+    first = next(iter(archive.records), "")
+    prefix = first.partition("/")[0] + "/" if "/" in first else ""
+    if prefix + _PICKLE in archive.records:
+        return prefix
+    others = [name for name in archive.records if name == _PICKLE or name.endswith("/" + _PICKLE)]
+    if len(others) == 1:
+        return others[0].removesuffix(_PICKLE)
+    names = listing(list(archive.records), 6)
+    if any(name.endswith(".npy") for name in archive.records):
+        raise UnsupportedFile(
+            f"{reader.path} is a numpy .npz archive of arrays ({names}), not a torch checkpoint", path=reader.path
+        )
+    raise UnsupportedFile(
+        f"{reader.path} is a zip without a {_PICKLE}, not a torch checkpoint",
+        details=[f"it holds {names}" if names else "it is empty"],
+        path=reader.path,
+    )
+
+
+class _Source:
+    """Answers the persistent ids of a pickle with storages, and keeps what is wrong with their records."""
+
+    def __init__(self, reader: Reader, archive: Archive, prefix: str) -> None:
+        self.reader, self.records, self.prefix = reader, archive.records, prefix
+        self.storages: dict[str, Storage] = {}
+        self.faults: dict[str, str] = {}
+        self.byteorder = self._byteorder()
+        self.folder = ""
+
+    def read(self, name: str, folder: str) -> Reading:
+        """The pickle `name`, whose storages are the records under `folder`."""
+        record = self.records[self.prefix + name]
+        data = record_bytes(self.reader, record, MAX_PICKLE)
+        self.folder = folder
+        path = self.reader.path
+        return read_pickle(data, path=path, where=f"{path}: {record.name}", persistent=self.storage)
+
+    def storage(self, machine: Machine, pid: Any) -> Storage:
+        """The storage of a persistent id ("storage", class, key, tag, number of elements)."""
+        if type(pid) is not tuple or len(pid) != _PID_FIELDS or _word(pid[0]) != "storage":
+            raise machine.corrupt("holds a persistent id that is no storage")
+        dtype, key, tag, numel = storage_dtype(pid[1]), _word(pid[2]), _word(pid[3]), pid[4]
+        if dtype is None or key is None or tag is None or type(numel) is not int or not 0 <= numel < 1 << 63:
+            raise machine.corrupt("holds a persistent id whose parts are none")
+        name = key if self.folder == "data" else f"{self.folder}/{key}"
+        nbytes = numel * DTYPES[dtype].itemsize
+        known = self.storages.get(name)
+        if known is None:
+            machine.charge(6)
+            self.storages[name] = known = self._make(name, f"{self.folder}/{key}", dtype, nbytes, tag)
+        elif known.nbytes != nbytes:
+            raise machine.corrupt(f"gives storage {key} two sizes, {known.nbytes:,} and {nbytes:,} bytes")
+        return known
+
+    def _make(self, key: str, name: str, dtype: str, nbytes: int, tag: str) -> Storage:
+        record = self.records.get(self.prefix + name)
+        if record is None:
+            if tag != "meta":
+                self.faults[key] = f"its record {name} is missing from the archive"
+            return Storage(key, dtype, nbytes, tag, None, None, self.byteorder)
+        if record.nbytes != nbytes:
+            self.faults[key] = f"its record {name} has {record.nbytes:,} bytes, the pickle says {nbytes:,}"
+        return Storage(key, dtype, nbytes, tag, record.span, record.crc32, self.byteorder)
+
+    def _byteorder(self) -> str:
+        record = self.records.get(self.prefix + "byteorder")
+        if record is None:
+            return "little"
+        order = record_bytes(self.reader, record, _SMALL)
+        if order not in (b"little", b"big"):
+            raise CorruptFile(f"{self.reader.path}: byte order {order[:20]!r} is neither little nor big", path=self.reader.path)
+        return order.decode()
+
+
+def _word(value: Any) -> str | None:
+    """Text, also where Python 2 wrote it as bytes."""
+    if type(value) is bytes:
+        return value.decode("ascii", "replace")
+    return value if type(value) is str else None
+
+
+def _manifest(reader: Reader, archive: Archive, prefix: str) -> Mapping[str, Any] | None:
+    record = archive.records.get(prefix + _MANIFEST)
+    if record is None:
+        return None
+    try:
+        manifest = json.loads(record_bytes(reader, record, _MAX_MANIFEST))
+    except (ValueError, RecursionError) as fault:
+        raise CorruptFile(f"{reader.path}: {record.name} is no JSON: {fault}", path=reader.path) from None
+    if type(manifest) is not dict:
+        raise CorruptFile(f"{reader.path}: {record.name} is no JSON object", path=reader.path)
+    return manifest
+
+
+def _facts(reader: Reader, archive: Archive, prefix: str, reading: Reading, byteorder: str) -> dict[str, Any]:
+    record = archive.records[prefix + _PICKLE]
+    facts = {
+        "archive": prefix.removesuffix("/"),
+        "protocol": reading.protocol,
+        "byteorder": byteorder,
+        "records": len(archive.records),
+        "data_pkl": None if record.span is None else (record.offset, record.nbytes),
+        "central_directory": (archive.directory.offset, archive.directory.nbytes),
+    }
+    version = archive.records.get(prefix + "version")
+    if version is not None and version.nbytes <= _SMALL:
+        facts["format_version"] = record_bytes(reader, version, _SMALL).decode("ascii", "replace").strip()
+    return facts
+
+
+def _findings(archive: Archive, source: _Source) -> list[Finding]:
+    findings = []
+    packed = [record.name for record in archive.records.values() if record.span is None]
+    if packed:
+        message = f"{count(len(packed), 'record')} compressed, which torch.save never does: {listing(packed)}"
+        findings.append(Finding("compressed-record", "warning", "", message, "write the file again to read it by parts"))
+    bare = [record.name for record in archive.records.values() if record.crc32 is None]
+    if bare:
+        message = f"{count(len(bare), 'record')} without a checksum: damage to them cannot be seen"
+        findings.append(Finding("no-checksums", "info", "", message))
+    if archive.trailing:
+        message = f"{count(archive.trailing, 'byte')} after the end of the archive"
+        findings.append(Finding("trailing-bytes", "warning", "", message))
+    return findings

@@ -1,0 +1,357 @@
+"""The ZIP container, read for itself: where every record lies, and whether the two lists of a ZIP agree.
+
+Follows PKWARE's APPNOTE 6.3 as far as torch's writer uses it: end record, ZIP64, central directory, local headers.
+Knows nothing of tensors. Reads headers only; data is read where a caller asks for one record.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple, NoReturn
+
+from ..errors import CorruptFile, HostileFile, UnsupportedFile
+from ..filing import Reader, read, read_into
+from ..values.nodes import Span
+from ..values.text import format_bytes, listing
+
+__all__ = ["Archive", "Record", "read_archive", "record_bytes"]
+
+_END: Final = Struct("<IHHHHIIH")
+_END64: Final = Struct("<IQHHIIQQQQ")
+_LOCATOR: Final = Struct("<IIQI")
+_CENTRAL: Final = Struct("<IHHHHHHIIIHHHHHII")
+_LOCAL: Final = Struct("<IHHHHHIIIHH")
+_END_MARK: Final = b"PK\x05\x06"
+_CENTRAL_SIGNATURE: Final = 0x02014B50
+_LOCAL_SIGNATURE: Final = 0x04034B50
+_LOCATOR_SIGNATURE: Final = 0x07064B50
+_END64_SIGNATURE: Final = 0x06064B50
+_MAX_COMMENT: Final = 0xFFFF
+_MAX_RECORDS: Final = 2_000_000
+_MAX_DIRECTORY: Final = 256 << 20
+_SHORT: Final = 0xFFFF
+_LONG: Final = 0xFFFFFFFF
+_STORED: Final = 0
+_DEFLATED: Final = 8
+_ENCRYPTED: Final = 1
+_DESCRIPTOR: Final = 8
+_SHOWN: Final = 12
+
+
+class Record(NamedTuple):
+    """One file of the archive.
+
+    `nbytes` is its length once read, `stored` its length in the archive (shorter where it is compressed). `offset` is
+    where its bytes begin, `header` where its local header does. `crc32` is None where the writer left it out.
+    """
+
+    name: str
+    offset: int
+    nbytes: int
+    stored: int
+    crc32: int | None
+    method: int
+    header: int
+
+    @property
+    def span(self) -> Span | None:
+        """Where its bytes lie; None where they are compressed."""
+        return Span(self.offset, self.nbytes) if self.method == _STORED else None
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """All records of a ZIP file by name, in the order of its directory.
+
+    `directory` is where the central directory lies; `trailing` counts the bytes after the end record.
+    """
+
+    records: Mapping[str, Record]
+    directory: Span
+    trailing: int
+
+
+class _End(NamedTuple):
+    entries: int
+    size: int
+    offset: int
+    start: int
+    after: int
+
+
+class _Faults:
+    """Gathers what is wrong with one archive, to raise it together."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.lines: list[str] = []
+        self.count = 0
+
+    def add(self, line: str) -> None:
+        self.count += 1
+        if self.count <= _SHOWN:
+            self.lines.append(line)
+
+    def check(self) -> None:
+        if not self.count:
+            return
+        more = [f"and {self.count - _SHOWN:,} more"] if self.count > _SHOWN else []
+        raise CorruptFile(
+            f"{self.path} is a damaged zip: its lists of records contradict each other",
+            details=[*self.lines, *more],
+            path=self.path,
+        )
+
+
+def read_archive(reader: Reader) -> Archive:
+    """Every record of the ZIP file behind `reader`.
+
+    Raises CorruptFile naming each fault (no end record, records outside the file or over each other, names or sizes
+    that differ between the two lists, duplicate names) and UnsupportedFile for encrypted or split archives.
+    """
+    end = _read_end(reader)
+    faults = _Faults(reader.path)
+    entries = _read_directory(reader, end, faults)
+    faults.check()
+    records = _locate(reader, entries, faults)
+    faults.check()
+    _check_overlap(records, end.offset, faults)
+    by_name = {record.name: record for record in records}
+    if len(by_name) < len(records):
+        _name_duplicates(records, faults)
+    faults.check()
+    return Archive(by_name, Span(end.offset, end.size), reader.size - end.after)
+
+
+def record_bytes(reader: Reader, record: Record, limit: int) -> bytes:
+    """The bytes of one record, inflated where need be and held against its checksum.
+
+    Raises HostileFile where they are more than `limit`, CorruptFile where they do not match.
+    """
+    if record.nbytes > limit or record.stored > limit:
+        raise HostileFile(
+            f"{reader.path}: {record.name} takes {format_bytes(max(record.nbytes, record.stored))}, "
+            f"more than the {format_bytes(limit)} that such a record may take",
+            path=reader.path,
+        )
+    data = read(reader, record.offset, record.stored)
+    if record.method == _DEFLATED:
+        data = _inflate(reader, record, data)
+    if record.crc32 is not None and zlib.crc32(data) != record.crc32:
+        raise CorruptFile(
+            f"{reader.path}: CRC mismatch in {record.name}",
+            details=[f"saved {record.crc32:08x}, read {zlib.crc32(data):08x}, {len(data):,} bytes"],
+            remedy="The file was damaged after it was written. Copy or download it again.",
+            path=reader.path,
+        )
+    return data
+
+
+def _inflate(reader: Reader, record: Record, data: bytes) -> bytes:
+    engine = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        out = engine.decompress(data, record.nbytes + 1)
+    except zlib.error as fault:
+        raise CorruptFile(f"{reader.path}: {record.name} does not inflate: {fault}", path=reader.path) from None
+    if len(out) != record.nbytes or not engine.eof:
+        raise CorruptFile(
+            f"{reader.path}: {record.name} does not inflate to the {record.nbytes:,} bytes it declares",
+            path=reader.path,
+        )
+    return out
+
+
+def _read_end(reader: Reader) -> _End:
+    start = max(0, reader.size - _END.size - _MAX_COMMENT)
+    tail = read(reader, start, reader.size - start)
+    at = tail.rfind(_END_MARK)
+    if at < 0 or at + _END.size > len(tail):
+        raise CorruptFile(
+            f"{reader.path} is a truncated zip: no end record, {reader.size:,} bytes",
+            details=["The list of its records stands at the end of a zip, and the end of this one is missing."],
+            remedy="The save or the copy was cut short. Copy it again, or use the checkpoint before it.",
+            path=reader.path,
+        )
+    _, disk, other_disk, here, entries, size, offset, comment = _END.unpack_from(tail, at)
+    after = start + at + _END.size + comment
+    if after > reader.size:
+        raise CorruptFile(
+            f"{reader.path} is a truncated zip: its end record announces {after - reader.size:,} bytes more",
+            path=reader.path,
+        )
+    end = _End(entries, size, offset, start + at, after)
+    if _SHORT in (disk, entries) or _LONG in (size, offset):
+        return _read_end64(reader, end)
+    if disk or other_disk or here != entries:
+        raise UnsupportedFile(f"{reader.path} is one part of a zip split over several files", path=reader.path)
+    return end
+
+
+def _read_end64(reader: Reader, end: _End) -> _End:
+    place = end.start - _LOCATOR.size
+    raw = read(reader, place, _LOCATOR.size) if place >= 0 else b""
+    if len(raw) < _LOCATOR.size or _LOCATOR.unpack(raw)[0] != _LOCATOR_SIGNATURE:
+        return end
+    offset = _LOCATOR.unpack(raw)[2]
+    raw = read(reader, offset, _END64.size) if offset < place else b""
+    if len(raw) < _END64.size or _END64.unpack(raw)[0] != _END64_SIGNATURE:
+        raise CorruptFile(
+            f"{reader.path} is a damaged zip: no ZIP64 end record at byte {offset:,}, where its locator points",
+            path=reader.path,
+        )
+    _, _, _, _, disk, other_disk, here, entries, size, where = _END64.unpack(raw)
+    if disk or other_disk or here != entries:
+        raise UnsupportedFile(f"{reader.path} is one part of a zip split over several files", path=reader.path)
+    return _End(entries, size, where, offset, end.after)
+
+
+class _Entry(NamedTuple):
+    name: bytes
+    flags: int
+    method: int
+    crc32: int
+    stored: int
+    nbytes: int
+    header: int
+
+
+def _read_directory(reader: Reader, end: _End, faults: _Faults) -> list[_Entry]:
+    if end.offset + end.size > end.start:
+        raise CorruptFile(
+            f"{reader.path} is a damaged zip: its central directory (bytes {end.offset:,} to "
+            f"{end.offset + end.size:,}) reaches over its end record at byte {end.start:,}",
+            path=reader.path,
+        )
+    if end.entries > _MAX_RECORDS or end.size > _MAX_DIRECTORY:
+        raise HostileFile(
+            f"{reader.path} declares {end.entries:,} zip records in a directory of {format_bytes(end.size)}; "
+            f"at most {_MAX_RECORDS:,} in {format_bytes(_MAX_DIRECTORY)} are read",
+            path=reader.path,
+        )
+    if end.entries * _CENTRAL.size > end.size:
+        raise CorruptFile(
+            f"{reader.path} is a damaged zip: {end.entries:,} records do not fit in a directory of {end.size:,} bytes",
+            path=reader.path,
+        )
+    raw = read(reader, end.offset, end.size)
+    entries, at = [], 0
+    for number in range(end.entries):
+        entry, at = _central(raw, at) if at + _CENTRAL.size <= len(raw) else (None, at)
+        if entry is None:
+            faults.add(f"record {number:,} of {end.entries:,} is missing from the central directory")
+            break
+        entries.append(entry)
+    if at < end.size and not faults.count:
+        faults.add(f"{end.size - at:,} bytes of the central directory belong to no record")
+    return entries
+
+
+def _central(raw: bytes, at: int) -> tuple[_Entry | None, int]:
+    fields = _CENTRAL.unpack_from(raw, at)
+    signature, _, _, flags, method, _, _, crc32, stored, nbytes, name, extra, comment, _, _, _, header = fields
+    start = at + _CENTRAL.size
+    after = start + name + extra + comment
+    if signature != _CENTRAL_SIGNATURE or after > len(raw):
+        return None, at
+    if _LONG in (stored, nbytes, header):
+        wide = _zip64(raw[start + name : start + name + extra], nbytes == _LONG, stored == _LONG, header == _LONG)
+        if wide is None:
+            return None, at
+        nbytes, stored, header = (
+            new if old == _LONG else old for new, old in zip(wide, (nbytes, stored, header), strict=True)
+        )
+    return _Entry(raw[start : start + name], flags, method, crc32, stored, nbytes, header), after
+
+
+def _zip64(extra: bytes, *wanted: bool) -> list[int] | None:
+    """The 64-bit numbers of a ZIP64 field in the fixed order size, stored, header; 0 where not wanted."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
+        if kind == 1:
+            return _numbers(extra[at + 4 : at + 4 + length], wanted)
+        at += 4 + length
+    return None
+
+
+def _numbers(field: bytes, wanted: Sequence[bool]) -> list[int] | None:
+    if len(field) < 8 * sum(wanted):
+        return None
+    numbers, at = [], 0
+    for want in wanted:
+        numbers.append(int.from_bytes(field[at : at + 8], "little") if want else 0)
+        at += 8 * want
+    return numbers
+
+
+def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:
+    """Read each local header: only it says where the data begins."""
+    buffer = bytearray(_LOCAL.size + _SHORT)
+    view, unpack, size = memoryview(buffer), _LOCAL.unpack_from, reader.size
+    records = []
+    for entry in entries:
+        name, flags, method, crc32, stored, nbytes, header = entry
+        wanted = _LOCAL.size + len(name)
+        if header + wanted > size:
+            faults.add(f"{_text(name)}: its local header at byte {header:,} is past the end of the file")
+            continue
+        read_into(reader, header, view[:wanted])
+        signature, _, local_flags, local_method, _, _, local_crc, local_stored, local_size, length, extra = unpack(
+            buffer
+        )
+        offset = header + _LOCAL.size + length + extra
+        if signature != _LOCAL_SIGNATURE:
+            faults.add(f"{_text(name)}: no local header at byte {header:,}")
+        elif length != len(name) or buffer[_LOCAL.size : wanted] != name:
+            faults.add(f"{_text(name)}: its local header at byte {header:,} has another name")
+        elif local_method != method or (local_flags ^ flags) & _ENCRYPTED:
+            faults.add(f"{_text(name)}: its two headers differ in how it is compressed")
+        elif _sizes_differ(local_flags, (local_crc, local_stored, local_size), (crc32, stored, nbytes)):
+            faults.add(f"{_text(name)}: its two headers differ in size or checksum")
+        elif offset + stored > size:
+            faults.add(
+                f"{_text(name)}: {stored:,} bytes from byte {offset:,} reach {offset + stored - size:,} past the end"
+            )
+        elif method == _STORED and stored != nbytes:
+            faults.add(f"{_text(name)}: stored as it is, and yet {stored:,} bytes stand for {nbytes:,}")
+        elif flags & _ENCRYPTED or method not in (_STORED, _DEFLATED):
+            _refuse(reader.path, entry)
+        else:
+            records.append(
+                Record(_text(name), offset, nbytes, stored, crc32 or (None if nbytes else 0), method, header)
+            )
+    return records
+
+
+def _sizes_differ(flags: int, local: tuple[int, int, int], central: tuple[int, int, int]) -> bool:
+    """Whether a local header that claims sizes contradicts the directory; a stream leaves 0 or ZIP64's mark."""
+    unknown = (0, _LONG) if flags & _DESCRIPTOR else (_LONG,)
+    return any(mine not in (*unknown, other) for mine, other in zip(local, central, strict=True))
+
+
+def _refuse(path: str, entry: _Entry) -> NoReturn:
+    how = "encrypted" if entry.flags & _ENCRYPTED else f"compressed by method {entry.method}"
+    raise UnsupportedFile(f"{path}: {_text(entry.name)} is {how}; torch cannot read that either", path=path)
+
+
+def _check_overlap(records: Sequence[Record], directory: int, faults: _Faults) -> None:
+    """Records in the order of the file must end where the next begins; a deceiver lets two names share bytes."""
+    ordered = sorted(records, key=lambda record: record.header)
+    for record, following in zip(ordered, [*ordered[1:], None], strict=True):
+        limit = directory if following is None else following.header
+        if record.offset + record.stored > limit:
+            whom = "the central directory" if following is None else following.name
+            faults.add(f"{record.name}: its bytes run into {whom} at byte {limit:,}")
+
+
+def _name_duplicates(records: Sequence[Record], faults: _Faults) -> None:
+    seen: set[str] = set()
+    twice = [record.name for record in records if record.name in seen or seen.add(record.name)]  # type: ignore[func-returns-value]
+    faults.add(f"names that occur twice: {listing(twice)}")
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

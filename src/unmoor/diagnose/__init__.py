@@ -1,0 +1,1 @@
+"""Catalog and Target to findings."""

@@ -1,0 +1,139 @@
+"""The error tree, sorted by whose fault it is.
+
+Every error carries its facts as fields; the sentence is made from them and names the place, both sides and the remedy.
+Bottom of the import star: imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AmbiguousError",
+    "ArgumentConflict",
+    "CorruptFile",
+    "DeviceError",
+    "DeviceMismatch",
+    "FileError",
+    "FitError",
+    "HostileFile",
+    "KindError",
+    "MachineError",
+    "MismatchError",
+    "NotACheckpoint",
+    "RestoreError",
+    "SaveError",
+    "TrustError",
+    "UnmoorError",
+    "UnsupportedFile",
+    "UsageError",
+]
+
+
+class UnmoorError(Exception):
+    """Root of all errors of this package.
+
+    `headline` is the first line: what failed and where. `details` are the lines below it, one fact each. `remedy` is
+    what to do. `path` is the file concerned, "" where there is none.
+    """
+
+    def __init__(self, headline: str, *, details: Sequence[str] = (), remedy: str = "", path: str = "") -> None:
+        self.headline = headline
+        self.details = tuple(details)
+        self.remedy = remedy
+        self.path = path
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        lines = [self.headline, *(f"  {line}" for line in self.details)]
+        return "\n".join([*lines, self.remedy] if self.remedy else lines)
+
+
+class UsageError(UnmoorError):
+    """You called it wrong: no file was read and nothing was changed."""
+
+
+class ArgumentConflict(UsageError, TypeError):
+    """Two arguments contradict each other, or one is of a kind that cannot be used."""
+
+
+class TrustError(UsageError):
+    """The file needs code that the caller did not trust, or that no caller may trust."""
+
+
+class FileError(UnmoorError):
+    """The file is at fault."""
+
+
+class NotACheckpoint(FileError):
+    """The path holds something else: text, a web page, a pointer, nothing, a socket."""
+
+
+class CorruptFile(FileError):
+    """The file is of a known format and is damaged: cut short, a wrong checksum, records that contradict each other.
+
+    `done` are the ids of the live slots that had been written to, wholly or in part, when the damage was met.
+    """
+
+    done: frozenset[str] = frozenset()
+
+
+class HostileFile(FileError):
+    """The file asks for more memory, time or depth than any real checkpoint needs, or is built to deceive."""
+
+
+class UnsupportedFile(FileError):
+    """The file is sound and holds something this version cannot read."""
+
+
+class FitError(UnmoorError):
+    """File and live run do not fit together; nothing was changed."""
+
+
+class KindError(FitError):
+    """A part is of another kind than the role it was meant for."""
+
+
+class MismatchError(FitError):
+    """Names, shapes, dtypes or classes differ between the file and the live objects."""
+
+
+class AmbiguousError(FitError):
+    """The file allows several readings that would restore different things."""
+
+
+class DeviceError(FitError):
+    """A device is absent here, or the devices of file and live objects cannot be brought together."""
+
+
+class DeviceMismatch(FitError):
+    """Tensors that meet in one operation live on different devices."""
+
+
+class MachineError(UnmoorError):
+    """The machine failed: disk, memory, permissions."""
+
+
+class SaveError(MachineError, OSError):
+    """A save did not finish. The checkpoint that was there before is still there."""
+
+    def __init__(
+        self,
+        headline: str,
+        *,
+        details: Sequence[str] = (),
+        remedy: str = "",
+        path: str = "",
+        errno: int | None = None,
+    ) -> None:
+        MachineError.__init__(self, headline, details=details, remedy=remedy, path=path)
+        self.errno = errno
+
+
+class RestoreError(MachineError):
+    """A restore stopped after live objects had begun to change; `details` say which.
+
+    `done` are the ids of the live slots that had been written to, wholly or in part.
+    """
+
+    done: frozenset[str] = frozenset()

@@ -1,0 +1,292 @@
+"""Writes a torch archive: a ZIP file of stored records, whose bytes are summed while they are written.
+
+Decides nothing about what is saved. All offsets are known before the first byte, so threads write where they like.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from . import crew
+from .checksums import combine, crc32
+from .sinks import Blob
+from .zipping import ALIGNMENT, ZIP64_FROM, Member, descriptor, directory, local_header, place
+
+__all__ = ["HAS_PWRITE", "Written", "Record", "archive_bytes", "torch_records", "torch_trailer", "write_archive"]
+
+HAS_PWRITE: Final = hasattr(os, "pwrite")
+
+#: Bytes of one job: one large record is shared among threads.
+PIECE: Final = 4 << 20
+#: Bytes of one write: summed, then written while they are in the cache.
+CHUNK: Final = 1 << 20
+#: Records below this are put together with their neighbours and written by one call.
+SMALL: Final = 128 << 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One record: its name below the archive's top folder, its length, and where its bytes come from."""
+
+    name: str
+    nbytes: int
+    source: bytes | Blob
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written: `records` are name -> (offset of the data, bytes, CRC-32), `nbytes` the whole file."""
+
+    path: str
+    nbytes: int
+    seconds: float
+    records: Mapping[str, tuple[int, int, int]]
+
+
+def torch_records(pickle: bytes, storages: Sequence[tuple[str, int, Blob]]) -> list[Record]:
+    """The records of a checkpoint in the order in which torch.save writes them, up to the last storage.
+
+    `storages` are (key, bytes, data): the keys are those of the pickle's persistent ids.
+    """
+    head = [("data.pkl", pickle), (".format_version", b"1"), (".storage_alignment", str(ALIGNMENT).encode())]
+    head.append(("byteorder", b"little"))
+    return [
+        *(Record(name, len(data), data) for name, data in head),
+        *(Record(f"data/{key}", nbytes, blob) for key, nbytes, blob in storages),
+    ]
+
+
+def torch_trailer(crcs: Mapping[str, tuple[int, int, int]]) -> list[Record]:
+    """The records that torch.save writes behind the storages. The id is made of the checksums: same state, same id."""
+    total = 0
+    for _, nbytes, crc in crcs.values():
+        total = combine(total, crc, nbytes)
+    names = crc32("\n".join(crcs).encode())
+    identity = f"{names:020d}{total:020d}".encode()
+    return [Record("version", 2, b"3\n"), Record(".data/serialization_id", len(identity), identity)]
+
+
+def archive_bytes(records: Sequence[Record], *, name: str) -> int:
+    """About how many bytes `write_archive` will need: exact but for what `finish` adds."""
+    members = list(place(((f"{name}/{r.name}", r.nbytes) for r in records), 0, zip64_from=ZIP64_FROM))
+    return members[-1].end + len(directory(members, [0] * len(members), members[-1].end, zip64_from=ZIP64_FROM))
+
+
+def write_archive(
+    path: str | os.PathLike[str],
+    records: Sequence[Record],
+    *,
+    name: str,
+    finish: Callable[[Mapping[str, tuple[int, int, int]]], Sequence[Record]],
+    threads: int,
+    buffer_bytes: int,
+    progress: Callable[[int], None] | None,
+    zip64_from: int = ZIP64_FROM,
+    portable: bool = not HAS_PWRITE,
+) -> Written:
+    """Write `records` to `path` as a ZIP file that torch.load opens, all below the folder `name`.
+
+    `finish` gets name -> (offset, bytes, CRC-32) of all of them and returns the last records (`torch_trailer`, a
+    manifest). `buffer_bytes` bounds all memory besides the records' own. `progress` gets the bytes of record data done
+    since its last call, one call at a time from any thread. The data must not change meanwhile. An existing file is
+    overwritten in place: `commit.publish` makes a save atomic.
+
+    Raises OSError as the system gives it; what is at `path` is then of no use.
+    """
+    begin = time.perf_counter()
+    text = os.fspath(path)
+    handle = os.open(text, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        out = (_SeekWriter if portable else _PositionWriter)(handle)
+        writing = _Writing(out, name, zip64_from, crew.Meter(progress))
+        writing.write(records, threads=threads, buffer_bytes=buffer_bytes)
+        writing.write(finish(writing.receipts()), threads=1, buffer_bytes=buffer_bytes)
+        end = writing.close()
+    finally:
+        os.close(handle)
+    return Written(text, end, time.perf_counter() - begin, writing.receipts())
+
+
+class _Writer(Protocol):
+    handle: int
+
+    def some(self, offset: int, data: memoryview) -> int:
+        """Write a beginning of `data` at `offset`; the number of bytes written."""
+
+
+class _PositionWriter:
+    """Writes with pwrite: no cursor, no lock."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def some(self, offset: int, data: memoryview) -> int:
+        return os.pwrite(self.handle, data, offset)
+
+
+class _SeekWriter:
+    """Writes by seeking under a lock: the portable way."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle, self._lock = handle, threading.Lock()
+
+    def some(self, offset: int, data: memoryview) -> int:
+        with self._lock:
+            os.lseek(self.handle, offset, os.SEEK_SET)
+            return os.write(self.handle, data)
+
+
+def _write_all(writer: _Writer, offset: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        done = writer.some(offset, rest)
+        offset, rest = offset + done, rest[done:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """Small records, `first` to `last`, written by one call."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Bytes `start` to `end` of the data of one record."""
+
+    index: int
+    start: int
+    end: int
+
+
+_Job = _Bundle | _Part
+
+
+class _Writing:
+    """An archive on its way: its members so far, and the sums of the parts of each."""
+
+    def __init__(self, out: _Writer, name: str, zip64_from: int, meter: crew.Meter) -> None:
+        self.out, self.name, self.zip64_from, self.meter = out, name, zip64_from, meter
+        self.records: list[Record] = []
+        self.members: list[Member] = []
+        self.crcs: list[int] = []
+        self._sums: dict[int, dict[int, tuple[int, int]]] = {}
+        self._missing: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def end(self) -> int:
+        return self.members[-1].end if self.members else 0
+
+    def receipts(self) -> dict[str, tuple[int, int, int]]:
+        rows = zip(self.records, self.members, self.crcs, strict=True)
+        return {record.name: (member.data, member.nbytes, crc) for record, member, crc in rows}
+
+    def write(self, records: Sequence[Record], *, threads: int, buffer_bytes: int) -> None:
+        """Append `records` behind those that are there."""
+        first = len(self.members)
+        sizes = ((f"{self.name}/{record.name}", record.nbytes) for record in records)
+        self.members += place(sizes, self.end, zip64_from=self.zip64_from)
+        self.records += records
+        self.crcs += [0] * len(records)
+        jobs = list(self._jobs(first, crew.share(buffer_bytes, threads)))
+        crew.run(jobs, self._work, threads=threads, buffer_bytes=buffer_bytes)
+
+    def close(self) -> int:
+        """Write the directory; the length of the file."""
+        tail = directory(self.members, self.crcs, self.end, zip64_from=self.zip64_from)
+        _write_all(self.out, self.end, tail)
+        end = self.end + len(tail)
+        os.ftruncate(self.out.handle, end)
+        return end
+
+    def _jobs(self, first: int, buffer_bytes: int) -> Iterator[_Job]:
+        limit = min(CHUNK, buffer_bytes)
+        opened = first
+        for index in range(first, len(self.members)):
+            member = self.members[index]
+            alone = member.nbytes >= SMALL or member.end - member.header > limit
+            if opened < index and (alone or member.end - self.members[opened].header > limit):
+                yield _Bundle(opened, index)
+                opened = index
+            if alone:
+                opened = index + 1
+                yield from self._parts(index)
+        if opened < len(self.members):
+            yield _Bundle(opened, len(self.members))
+
+    def _parts(self, index: int) -> Iterator[_Part]:
+        nbytes = self.members[index].nbytes
+        parts = [_Part(index, start, min(start + PIECE, nbytes)) for start in range(0, nbytes, PIECE)]
+        self._missing[index], self._sums[index] = len(parts), {}
+        return iter(parts)
+
+    def _work(self, job: _Job, buffer: memoryview) -> None:
+        if isinstance(job, _Bundle):
+            self._write_bundle(job, buffer)
+        else:
+            self._write_part(job, buffer)
+
+    def _write_bundle(self, bundle: _Bundle, buffer: memoryview) -> None:
+        origin = self.members[bundle.first].header
+        for index in range(bundle.first, bundle.last):
+            member = self.members[index]
+            target = buffer[member.header - origin : member.end - origin]
+            lead, tail = member.data - member.header, member.data_end - member.header
+            data = target[lead:tail]
+            _copy(self.records[index].source, 0, data)
+            crc = self.crcs[index] = crc32(data)
+            target[:lead] = local_header(member, crc)
+            target[tail:] = descriptor(member, crc)
+        last = self.members[bundle.last - 1]
+        _write_all(self.out, origin, buffer[: last.end - origin])
+        self.meter.advance(sum(member.nbytes for member in self.members[bundle.first : bundle.last]))
+
+    def _write_part(self, part: _Part, buffer: memoryview) -> None:
+        member, source = self.members[part.index], self.records[part.index].source
+        crc, position = 0, part.start
+        while position < part.end:
+            chunk = _view(source, position, min(CHUNK, part.end - position))
+            if chunk is None:
+                chunk = buffer[: min(CHUNK, part.end - position)]
+                _copy(source, position, chunk)
+            crc = crc32(chunk, crc)
+            _write_all(self.out, member.data + position, chunk)
+            position += len(chunk)
+        self._count(part, crc)
+        self.meter.advance(part.end - part.start)
+
+    def _count(self, part: _Part, crc: int) -> None:
+        with self._lock:
+            sums = self._sums[part.index]
+            sums[part.start] = (crc, part.end - part.start)
+            self._missing[part.index] -= 1
+            if self._missing[part.index]:
+                return
+        total = 0
+        for _, (piece, nbytes) in sorted(sums.items()):
+            total = combine(total, piece, nbytes)
+        self.crcs[part.index] = total
+        member = self.members[part.index]
+        _write_all(self.out, member.header, local_header(member, total))
+        _write_all(self.out, member.data_end, descriptor(member, total))
+
+
+def _view(source: bytes | Blob, offset: int, nbytes: int) -> memoryview | None:
+    if isinstance(source, bytes):
+        return memoryview(source)[offset : offset + nbytes]
+    return source.direct(offset, nbytes)
+
+
+def _copy(source: bytes | Blob, offset: int, target: memoryview) -> None:
+    view = _view(source, offset, len(target)) if target else memoryview(b"")
+    if view is None and not isinstance(source, bytes):
+        source.fetch(offset, target)
+    elif view is not None:
+        target[:] = view

@@ -1,0 +1,156 @@
+"""Puts a file in its place whole or not at all, and on the disk before it says so.
+
+Knows nothing of checkpoints. A file is written beside its target under a hidden name, checked, made durable, renamed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, Literal
+
+from unmoor.errors import SaveError
+from unmoor.values.text import format_bytes
+
+__all__ = ["Durability", "publish"]
+
+#: "disk" returns when the data and its name are on the disk; "system" leaves that to the operating system, so that a
+#: crash of the machine (not of the process) may lose the new file, and on some file systems the old one with it.
+Durability = Literal["disk", "system"]
+
+_LONGEST_NAME: Final = 255
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_FOLDER_SYNC: Final = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
+
+
+@contextmanager
+def publish(
+    path: str | os.PathLike[str], *, needed: int, durability: Durability, check: Callable[[str], None]
+) -> Iterator[str]:
+    """Write the file at `path` atomically: yields the path of an empty hidden file beside it, to be written.
+
+    When the block ends, the hidden file is handed to `check`, brought to the disk and renamed to `path`. When the block
+    or any of that fails, it is removed, and what was at `path` is as before. A symbolic link stays one, its target is
+    replaced. An existing file's mode is kept. `needed` is about how many bytes will be written, for a full disk to be
+    found before the first.
+
+    Raises SaveError (an OSError too, with its errno) for what the system refuses; other exceptions pass through.
+
+    >>> with publish("/tmp/doc.txt", needed=2, durability="system", check=lambda path: None) as hidden:
+    ...     _ = open(hidden, "w").write("hi")
+    >>> open("/tmp/doc.txt").read()
+    'hi'
+    """
+    text = os.fspath(path)
+    target = os.path.realpath(text)
+    hidden = _hidden_name(target)
+    try:
+        _refuse_special(target)
+        with _created(hidden) as handle:
+            _refuse_full(os.path.dirname(hidden), needed)
+            yield hidden
+            check(hidden)
+            _keep_mode(target, hidden)
+            if durability == "disk":
+                os.fsync(handle)
+        os.replace(hidden, target)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(hidden)
+        if isinstance(error, OSError) and not isinstance(error, SaveError):
+            raise _save_error(error, text, target, needed) from error
+        raise
+    if durability == "disk":
+        _sync_folder(os.path.dirname(target), text)
+
+
+def _hidden_name(target: str) -> str:
+    folder, name = os.path.split(target)
+    tail = f".unmoor-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    room = _LONGEST_NAME - len(tail) - 1
+    return os.path.join(folder, "." + os.fsdecode(os.fsencode(name)[:room]) + tail)
+
+
+def _refuse_special(target: str) -> None:
+    if os.path.lexists(target) and not os.path.isfile(target):
+        kind = errno.EISDIR if os.path.isdir(target) else errno.EINVAL
+        raise OSError(kind, os.strerror(kind), target)
+
+
+@contextmanager
+def _created(hidden: str) -> Iterator[int]:
+    handle = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _refuse_full(folder: str, needed: int) -> None:
+    if 0 < _free(folder) < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
+
+
+def _free(folder: str) -> int:
+    """Bytes free to this user on the disk of `folder`; -1 where the system does not say."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return -1
+
+
+def _keep_mode(target: str, hidden: str) -> None:
+    with suppress(FileNotFoundError):
+        os.chmod(hidden, stat.S_IMODE(os.stat(target).st_mode))
+
+
+def _sync_folder(folder: str, path: str) -> None:
+    """Bring the new name to the disk. Systems that cannot open folders keep names in order by themselves."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except (PermissionError, IsADirectoryError):
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise SaveError(
+                f"{path} is complete and in place, but the disk did not confirm its name: {error.strerror}",
+                remedy="Until it does, a power failure may bring the older checkpoint back.",
+                path=path,
+                errno=error.errno,
+            ) from error
+    finally:
+        os.close(handle)
+
+
+def _save_error(error: OSError, path: str, target: str, needed: int) -> SaveError:
+    folder = os.path.dirname(target)
+    code = error.errno
+    details = [f"needed {format_bytes(needed)}, free {format_bytes(max(0, _free(folder)))} in {folder}"]
+    if os.path.isfile(target):
+        details.append("the checkpoint that was there before is untouched")
+    cause, remedy = _cause(code, folder)
+    return SaveError(f"{path} was not saved: {cause or error}", details=details, remedy=remedy, path=path, errno=code)
+
+
+def _cause(code: int | None, folder: str) -> tuple[str, str]:
+    if code in _FULL:
+        cause = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "your disk quota is used up"}.get(code or 0, "")
+        return cause or "the file would be larger than allowed", "Free that much space, or save to another disk."
+    causes = {
+        errno.EACCES: (f"this user may not write in {folder}", "Change its permissions, or save elsewhere."),
+        errno.EPERM: (f"this user may not write in {folder}", "Change its permissions, or save elsewhere."),
+        errno.EROFS: (f"{folder} is on a read-only file system", "Save to a disk that can be written."),
+        errno.ENOENT: (f"the folder {folder} does not exist", "Make it first."),
+        errno.ENOTDIR: (f"{folder} is not a folder", "Save to a path inside a folder."),
+        errno.EISDIR: ("it is a folder", "Give the path of a file."),
+        errno.EINVAL: ("it is no regular file", "Give the path of a file."),
+        errno.EIO: ("the disk reports an error", "Save to another disk."),
+    }
+    return causes.get(code or 0, ("", ""))

@@ -1,0 +1,159 @@
+"""Carries out a schedule of reads: bytes into memory, sums of them held against the saved ones, elements to sinks.
+
+Decides nothing. Calls come from several threads; what they share is behind one lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from unmoor.errors import RestoreError
+from unmoor.filing import Reader, read_into
+
+from .checksums import combine, crc32
+from .schedule import Batch, Block, Job, Piece, Run, Scatter
+from .sinks import Window
+
+__all__ = ["OpenSpan", "Reading"]
+
+OpenSpan = Callable[[str], Reader]
+
+#: Bytes summed at a time: read by one call and summed while they are in the cache.
+CHUNK: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The sums of the pieces of one storage that have been read, by their first byte."""
+
+    missing: int
+    sums: dict[int, tuple[int, int]]
+
+
+class Reading:
+    """`read(job, buffer)` for the jobs of one schedule.
+
+    `bad(block, crc)` is called for a storage whose bytes have another checksum than `crc32` of its `Storage`; before
+    anything of it is delivered where it is read whole. `advance` gets the bytes of every job done. The ids of the slots
+    that were written to are added to `touched`.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        open_span: OpenSpan,
+        checked: bool,
+        bad: Callable[[Block, int], None],
+        advance: Callable[[int], None],
+        touched: set[str],
+    ) -> None:
+        self.touched = touched
+        self._open_span, self._checked, self._bad, self._advance = open_span, checked, bad, advance
+        self._lock = threading.Lock()
+        self._tallies: dict[int, _Tally] = {}
+        for job in jobs:
+            if isinstance(job, Piece) and job.counted:
+                self._tallies.setdefault(id(job.block), _Tally(0, {})).missing += 1
+
+    def read(self, job: Job, buffer: memoryview) -> None:
+        """Carry out one job with `buffer` as the only memory besides the sinks'."""
+        if isinstance(job, Batch):
+            self._read_batch(job, buffer)
+        else:
+            self._read_piece(job, buffer)
+
+    def _read_batch(self, batch: Batch, buffer: memoryview) -> None:
+        data = buffer[: batch.nbytes]
+        reader = self._open_span(batch.blocks[0].span.file)
+        if len(batch.blocks) == 1:
+            block = batch.blocks[0]
+            self._hold(block, self._fill(reader, batch.offset, data, checked=self._wants(block)))
+            self._deliver_whole(block, data)
+        else:
+            read_into(reader, batch.offset, data)
+            for block in batch.blocks:
+                start = block.span.offset - batch.offset
+                part = data[start : start + block.span.nbytes]
+                if self._wants(block):
+                    self._hold(block, crc32(part))
+                self._deliver_whole(block, part)
+        self._advance(sum(block.span.nbytes for block in batch.blocks))
+
+    def _read_piece(self, piece: Piece, buffer: memoryview) -> None:
+        block, into = piece.block, piece.into
+        nbytes = piece.end - piece.start
+        reader = self._open_span(block.span.file)
+        if into is None or into.memory is None:
+            data = buffer[:nbytes]
+        else:
+            data = into.memory[piece.start - into.start : piece.end - into.start]
+            self.touched.add(into.slot)
+        crc = self._fill(reader, block.span.offset + piece.start, data, checked=piece.counted)
+        for run in piece.runs:
+            self._deliver(run, piece.start, data)
+        for scatter, window in piece.windows:
+            self._scatter(scatter, window, data)
+        if piece.counted:
+            self._count(piece, crc)
+        if not piece.again:
+            self._advance(nbytes)
+
+    def _wants(self, block: Block) -> bool:
+        return self._checked and block.storage.crc32 is not None
+
+    def _fill(self, reader: Reader, offset: int, target: memoryview, *, checked: bool) -> int:
+        if not checked:
+            read_into(reader, offset, target)
+            return 0
+        crc = 0
+        for start in range(0, len(target), CHUNK):
+            chunk = target[start : start + CHUNK]
+            read_into(reader, offset + start, chunk)
+            crc = crc32(chunk, crc)
+        return crc
+
+    def _hold(self, block: Block, crc: int) -> None:
+        if self._wants(block) and crc != block.storage.crc32:
+            self._bad(block, crc)
+
+    def _count(self, piece: Piece, crc: int) -> None:
+        with self._lock:
+            tally = self._tallies[id(piece.block)]
+            tally.sums[piece.start] = (crc, piece.end - piece.start)
+            tally.missing -= 1
+            complete = tally.missing == 0
+        if complete:
+            total = 0
+            for _, (part, nbytes) in sorted(tally.sums.items()):
+                total = combine(total, part, nbytes)
+            self._hold(piece.block, total)
+
+    def _deliver_whole(self, block: Block, data: memoryview) -> None:
+        for run in block.runs:
+            self._deliver(run, 0, data)
+        for scatter in block.scatters:
+            self._scatter(scatter, scatter.window, data)
+
+    def _deliver(self, run: Run, start: int, data: memoryview) -> None:
+        """Give `run` its part of `data`, which begins at byte `start` of the storage."""
+        first, last = max(start, run.start), min(start + len(data), run.end)
+        self.touched.add(run.slot)
+        try:
+            run.take(first - run.start, data[first - start : last - start])
+        except Exception as error:
+            raise _failure(run.slot, error) from error
+
+    def _scatter(self, scatter: Scatter, window: Window, data: memoryview) -> None:
+        self.touched.add(scatter.slot)
+        try:
+            scatter.sink.accept(window, data)
+        except Exception as error:
+            raise _failure(scatter.slot, error) from error
+
+
+def _failure(slot: str, error: Exception) -> RestoreError:
+    return RestoreError(f"{slot} could not be filled: {type(error).__name__}: {error}")

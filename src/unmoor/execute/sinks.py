@@ -1,0 +1,58 @@
+"""The two abstract ends of execution: what takes tensor data, and what gives it.
+
+`live` implements both with torch, tests with plain bytearrays. Must not know torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Blob", "Sink", "Window"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Elements in a run of stored bytes, and the part of a slot that they go to.
+
+    They go to `slot[start : start + shape]`, dimension by dimension. Element `(i, j, ...)` stands at element
+    `offset + i * stride[0] + j * stride[1] + ...` of the data, in `dtype` and `byteorder` ("little" or "big"). `bits`
+    holds "conj" and "neg" where the stored values are to be conjugated or negated. A stride may be 0.
+    """
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: str
+    byteorder: str
+    bits: frozenset[str]
+
+
+class Sink(Protocol):
+    """The memory behind one slot. Called from several threads, for different parts of it at once."""
+
+    def direct(self, nbytes: int) -> memoryview | None:
+        """The whole memory as `nbytes` writable bytes in storage order, None where it is on a device or not dense."""
+
+    def put(self, offset: int, data: memoryview) -> None:
+        """Take `data` at byte `offset` of the memory in storage order. The caller reuses `data` after the return.
+
+        Called only for dense slots, with bytes of the slot's own dtype.
+        """
+
+    def accept(self, window: Window, data: memoryview) -> None:
+        """Take the elements of `window` out of `data`, converted to the slot's dtype and layout.
+
+        `data` need not be aligned to the element size. The caller reuses it after the return.
+        """
+
+
+class Blob(Protocol):
+    """Tensor data to be written, as bytes in storage order. Called from several threads."""
+
+    def direct(self, offset: int, nbytes: int) -> memoryview | None:
+        """Bytes `offset` to `offset + nbytes` where they lie, None where they must be fetched."""
+
+    def fetch(self, offset: int, target: memoryview) -> None:
+        """Copy the bytes from `offset` on into the whole of `target`."""

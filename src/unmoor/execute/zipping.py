@@ -1,0 +1,130 @@
+"""The ZIP structures of a torch archive: where every record goes, and the bytes around it.
+
+Pure: sizes, offsets and checksums in, offsets and bytes out. After PKWARE's APPNOTE 6.3.9 and PyTorch's
+`caffe2/serialize/inline_container.cc`. PyTorch computes the offsets of storages instead of reading them (under
+FakeTensorMode, and on request), so headers, padding and data descriptors take the very bytes that its own writer gives
+them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["ALIGNMENT", "ZIP64_FROM", "Member", "descriptor", "directory", "local_header", "place"]
+
+#: Record data begins at multiples of this.
+ALIGNMENT: Final = 64
+#: Sizes and offsets from here on need the fields of ZIP64.
+ZIP64_FROM: Final = 0xFFFFFFFF
+
+_LOCAL: Final = struct.Struct("<4s5H3I2H")
+_CENTRAL: Final = struct.Struct("<4s6H3I5H2I")
+_END64: Final = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR: Final = struct.Struct("<4sIQI")
+_END: Final = struct.Struct("<4s4H2IH")
+_FULL32, _FULL16 = 0xFFFFFFFF, 0xFFFF
+_UTF8, _DESCRIPTOR_FOLLOWS = 0x0800, 0x0008
+_PLAIN, _ZIP64 = 20, 45
+_TIME, _DATE = 0, (1 << 5) | 1  # midnight of 1980-01-01: the same state gives the same bytes
+_PADDING_TAG: Final = b"FB"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Where one record stands in an archive: its header, its data, and what follows them.
+
+    `long` tells that its size needs ZIP64, `far` that its offset does.
+    """
+
+    name: bytes
+    nbytes: int
+    header: int
+    data: int
+    end: int
+    long: bool
+    far: bool
+
+    @property
+    def data_end(self) -> int:
+        """The offset just past the data, where the data descriptor stands."""
+        return self.data + self.nbytes
+
+
+def place(sizes: Iterable[tuple[str, int]], start: int, *, zip64_from: int) -> Iterator[Member]:
+    """Give every (name, nbytes) its place, one behind the other from `start`."""
+    for name, nbytes in sizes:
+        encoded = name.encode()
+        long, far = nbytes >= zip64_from, start >= zip64_from
+        extra = 0
+        if long or far:
+            extra = 4 + (16 if long else 0) + (8 if far else 0)
+        data = start + _LOCAL.size + len(encoded) + 4 + extra
+        data += -data % ALIGNMENT
+        end = data + nbytes
+        if nbytes:
+            end += 24 if long or far else 16
+        yield Member(encoded, nbytes, start, data, end, long, far)
+        start = end
+
+
+def local_header(member: Member, crc: int) -> bytes:
+    """The bytes from `member.header` to `member.data`."""
+    size = _FULL32 if member.long else member.nbytes
+    wide = struct.pack("<2H2Q", 1, 16, member.nbytes, member.nbytes) if member.long else b""
+    extra = member.data - member.header - _LOCAL.size - len(member.name)
+    pad = extra - len(wide) - 4
+    return b"".join(
+        (
+            _LOCAL.pack(b"PK\3\4", _version(member), _flags(member), 0, _TIME, _DATE, crc, size, size,
+                        len(member.name), extra),
+            member.name,
+            wide,
+            _PADDING_TAG,
+            struct.pack("<H", pad),
+            b"Z" * pad,
+        )
+    )  # fmt: skip
+
+
+def descriptor(member: Member, crc: int) -> bytes:
+    """The bytes from `member.data_end` to `member.end`."""
+    if not member.nbytes:
+        return b""
+    form = "<4sIQQ" if member.long or member.far else "<4sIII"
+    return struct.pack(form, b"PK\7\x08", crc, member.nbytes, member.nbytes)
+
+
+def directory(members: Sequence[Member], crcs: Sequence[int], start: int, *, zip64_from: int) -> bytes:
+    """The central directory, to stand at `start`, and the end of the archive."""
+    central = b"".join(_central(member, crc) for member, crc in zip(members, crcs, strict=True))
+    number, size = len(members), len(central)
+    end = b""
+    if number >= _FULL16 or size >= zip64_from or start >= zip64_from:
+        end += _END64.pack(b"PK\6\6", _END64.size - 12, _ZIP64, _ZIP64, 0, 0, number, number, size, start)
+        end += _LOCATOR.pack(b"PK\6\7", 0, start + size, 1)
+    short = min(number, _FULL16)
+    size32 = size if size < zip64_from else _FULL32
+    start32 = start if start < zip64_from else _FULL32
+    return central + end + _END.pack(b"PK\5\6", 0, 0, short, short, size32, start32, 0)
+
+
+def _central(member: Member, crc: int) -> bytes:
+    values = ([member.nbytes, member.nbytes] if member.long else []) + ([member.header] if member.far else [])
+    extra = struct.pack(f"<2H{len(values)}Q", 1, 8 * len(values), *values) if values else b""
+    size = _FULL32 if member.long else member.nbytes
+    fixed = _CENTRAL.pack(
+        b"PK\1\2", _version(member), _version(member), _flags(member), 0, _TIME, _DATE, crc, size, size,
+        len(member.name), len(extra), 0, 0, 0, 0, _FULL32 if member.far else member.header,
+    )  # fmt: skip
+    return fixed + member.name + extra
+
+
+def _version(member: Member) -> int:
+    return _ZIP64 if member.long or member.far else _PLAIN
+
+
+def _flags(member: Member) -> int:
+    return _UTF8 | (_DESCRIPTOR_FOLLOWS if member.nbytes else 0)

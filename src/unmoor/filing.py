@@ -1,0 +1,116 @@
+"""Bytes of a file by position, on every platform.
+
+Knows nothing of checkpoints. Reads are thread-safe and leave no cursor behind; where the platform lacks preadv, one
+lock guards a seek and a read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from .errors import CorruptFile, NotACheckpoint
+
+__all__ = ["HAS_PREADV", "Reader", "SeekReader", "VectorReader", "open_reader"]
+
+HAS_PREADV: Final = hasattr(os, "preadv")
+
+
+class Reader(Protocol):
+    """Positional access to one open file. `size` is its length in bytes when it was opened."""
+
+    path: str
+    size: int
+
+    def some_into(self, offset: int, target: memoryview) -> int:
+        """Read at most len(target) bytes from `offset`; the number read, 0 at the end of the file."""
+
+
+class VectorReader:
+    """Reads with preadv: no cursor, no lock."""
+
+    def __init__(self, descriptor: int, path: str, size: int) -> None:
+        self.descriptor, self.path, self.size = descriptor, path, size
+
+    def some_into(self, offset: int, target: memoryview) -> int:
+        """Read at most len(target) bytes from `offset`."""
+        return os.preadv(self.descriptor, [target], offset)
+
+
+class SeekReader:
+    """Reads by seeking under a lock: the portable way."""
+
+    def __init__(self, descriptor: int, path: str, size: int) -> None:
+        self.descriptor, self.path, self.size = descriptor, path, size
+        self._lock = threading.Lock()
+
+    def some_into(self, offset: int, target: memoryview) -> int:
+        """Read at most len(target) bytes from `offset`."""
+        with self._lock:
+            os.lseek(self.descriptor, offset, os.SEEK_SET)
+            data = os.read(self.descriptor, len(target))
+        target[: len(data)] = data
+        return len(data)
+
+
+def read_into(reader: Reader, offset: int, target: memoryview) -> None:
+    """Fill `target` from `offset`. Raises CorruptFile where the file ends first."""
+    done = 0
+    while done < len(target):
+        got = reader.some_into(offset + done, target[done:])
+        if got <= 0:
+            raise CorruptFile(
+                f"{reader.path} ends at byte {offset + done:,}, data was due up to byte {offset + len(target):,}",
+                remedy="The file was cut short, or changed while it was read.",
+                path=reader.path,
+            )
+        done += got
+
+
+def read(reader: Reader, offset: int, nbytes: int) -> bytes:
+    """`nbytes` bytes from `offset`; fewer only where the file ends. Never allocates more than the file holds."""
+    nbytes = max(0, min(nbytes, reader.size - offset))
+    buffer = bytearray(nbytes)
+    read_into(reader, offset, memoryview(buffer))
+    return bytes(buffer)
+
+
+@contextmanager
+def open_reader(path: str | os.PathLike[str], *, portable: bool = not HAS_PREADV) -> Iterator[Reader]:
+    """Open a regular file for positional reads. Raises NotACheckpoint for folders, sockets, pipes and devices."""
+    text = os.fspath(path)
+    try:
+        kind = os.stat(text).st_mode
+    except FileNotFoundError:
+        raise NotACheckpoint(f"{text} does not exist", remedy=_near(text), path=text) from None
+    if not stat.S_ISREG(kind):
+        raise NotACheckpoint(f"{text} is {_kind_name(kind)}, not a checkpoint file", path=text)
+    descriptor = os.open(text, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        size = os.fstat(descriptor).st_size
+        yield (SeekReader if portable else VectorReader)(descriptor, text, size)
+    finally:
+        os.close(descriptor)
+
+
+def _kind_name(mode: int) -> str:
+    names = ((stat.S_ISDIR, "a folder"), (stat.S_ISSOCK, "a socket"), (stat.S_ISFIFO, "a pipe"),
+             (stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device"))  # fmt: skip
+    return next((name for test, name in names if test(mode)), "no regular file")
+
+
+def _near(path: str) -> str:
+    folder = Path(path).parent
+    try:
+        names = sorted(p.name for p in folder.iterdir() if p.suffix == Path(path).suffix)
+    except OSError:
+        return f"The folder {folder} does not exist either."
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return (
+        f"The folder holds: {shown}." if names else f"The folder {folder} holds no {Path(path).suffix or 'such'} file."
+    )

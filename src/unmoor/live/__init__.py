@@ -1,0 +1,1 @@
+"""The live run: the only importer of torch beside the distributed engine."""

@@ -1,0 +1,261 @@
+"""What a save writes: live objects as a tree that any torch can read back without running code.
+
+Names are canonical, optimizer groups carry `param_names`, numpy data becomes tensors and numbers (noted, so that it comes
+back as numpy), and anything that would need code to exist is refused, all of it at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+
+from unmoor.errors import UsageError
+from unmoor.values.plan import Change
+from unmoor.values.text import key_text
+
+from . import rng as rng_streams
+from .devices import tag
+from .modules import is_plain_module, state_tensors
+from .optimizers import find_optimizer
+from .survey import members
+
+__all__ = ["Content", "collect", "plain_tree"]
+
+_LEAVES: Final = (bool, int, float, str, bytes, type(None))
+_TORCH_LEAVES: Final = (torch.Size, torch.device, torch.dtype)
+
+
+@dataclass(slots=True)
+class Content:
+    """The tree to write, and the facts that the manifest adds.
+
+    `roles` is label -> what it is and where it stands. `arrays` are key paths of tensors that were numpy arrays.
+    `tensors` are all tensors met, by key path.
+    """
+
+    tree: Any
+    roles: dict[str, dict[str, Any]] = field(default_factory=dict)
+    arrays: list[tuple[Any, ...]] = field(default_factory=list)
+    converted: list[Change] = field(default_factory=list)
+    tensors: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
+
+
+def plain_tree(tree: Any) -> Content:
+    """A tree as given to torch.save, ready to write. Raises UsageError naming every value that would need code."""
+    content = Content(tree=None)
+    cleaner = _Cleaner(content)
+    content.tree = cleaner.clean(tree, ())
+    cleaner.complain()
+    return content
+
+
+def collect(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool, generators: Mapping[str, Any]) -> Content:
+    """The state of all objects that were passed, and of the random number streams.
+
+    Raises UsageError for keys used twice and for values that no checkpoint without code can hold.
+    """
+    tree: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
+    names = _names(roles)
+    for role, value in roles.items():
+        for label, key, item in members(role, value):
+            state, facts = _state(role, label, item, names)
+            if key is None:
+                tree[role] = state
+            else:
+                tree.setdefault(role, {} if isinstance(value, Mapping) else [])
+                _put(tree[role], key, state)
+            found[label] = {"role": role, "keys": [role] if key is None else [role, key], **facts}
+    if rng:
+        tree["rng"] = rng_streams.capture(generators)
+        found["rng"] = {"role": "rng", "keys": ["rng"], "streams": _owners(tree["rng"])}
+    tree.update(extra)
+    content = plain_tree(tree)
+    content.roles = found
+    return content
+
+
+def _put(container: Any, key: Any, value: Any) -> None:
+    if isinstance(container, list):
+        container.append(value)
+    else:
+        container[key] = value
+
+
+def _owners(states: Mapping[str, Any]) -> list[str]:
+    devices = [f"{kind}:{i}" for kind, found in states.get("devices", {}).items() for i in range(len(found))]
+    return [*(k for k in ("torch", "numpy", "python") if k in states), *devices, *states.get("generators", {})]
+
+
+def _names(roles: Mapping[str, Any]) -> dict[int, str]:
+    """Canonical name of every parameter by its id; prefixed by its label unless it is the only model's."""
+    modules = [
+        (role, label, m) for role, v in roles.items() for label, _, m in members(role, v) if isinstance(m, nn.Module)
+    ]
+    many = sum(role == "model" for role, _, _ in modules) > 1
+    names: dict[int, str] = {}
+    for role, label, module in modules:
+        prefix = "" if role == "model" and not many else f"{label}:"
+        for name, tensor in state_tensors(module).tensors.items():
+            names.setdefault(id(tensor), prefix + name)
+    return names
+
+
+def _state(role: str, label: str, item: Any, names: Mapping[int, str]) -> tuple[Any, dict[str, Any]]:
+    """The state of one object and what the manifest says of it."""
+    facts: dict[str, Any] = {"class": f"{type(item).__module__}.{type(item).__qualname__}"}
+    optimizer = find_optimizer(item) if role == "optimizer" or isinstance(item, torch.optim.Optimizer) else None
+    if optimizer is not None and optimizer is item:
+        state, own = _optimizer_state(optimizer, names)
+        return state, {**facts, "names": own}
+    if isinstance(item, nn.Module) and is_plain_module(item):
+        view = state_tensors(item)
+        facts |= {"wrappers": list(view.wrappers), "devices": sorted({tag(t.device) for t in view.tensors.values()})}
+        return _module_state(view), facts
+    if callable(getattr(item, "state_dict", None)):
+        return item.state_dict(), facts
+    if isinstance(item, Mapping | list | tuple):
+        return item, facts
+    raise UsageError(
+        f"{label}= was given a {type(item).__module__}.{type(item).__qualname__}, which has no state_dict",
+        remedy="Pass an object with state_dict and load_state_dict, or plain values under another keyword.",
+    )
+
+
+def _module_state(view: Any) -> OrderedDict[str, Any]:
+    state: OrderedDict[str, Any] = OrderedDict()
+    for name, tensor in view.tensors.items():
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise UsageError(
+                f"{name} has no shape yet: a lazy module saves nothing", remedy="Run one forward pass first."
+            )
+        state[name] = tensor.detach()
+    for name, module in view.extra.items():
+        state[name] = module.get_extra_state()
+    state._metadata = OrderedDict(view.metadata)  # type: ignore[attr-defined]
+    return state
+
+
+def _optimizer_state(optimizer: Any, names: Mapping[int, str]) -> tuple[dict[str, Any], list[str] | None]:
+    """The optimizer's state dict with `param_names` in each group, where every parameter has a canonical name."""
+    state = dict(optimizer.state_dict())
+    known = [[names.get(id(p), "") for p in group["params"]] for group in optimizer.param_groups]
+    flat = [name for group in known for name in group]
+    if not all(flat) or len(set(flat)) != len(flat):
+        return state, None
+    saved = state["param_groups"]
+    state["param_groups"] = [{**group, "param_names": own} for group, own in zip(saved, known, strict=True)]
+    return state, flat
+
+
+class _Cleaner:
+    """Copies a tree into what torch's safe loading accepts; notes what was converted and what cannot be."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self._refused: list[str] = []
+        self._done: dict[int, Any] = {}
+        self._keep: list[Any] = []
+
+    def complain(self) -> None:
+        if self._refused:
+            raise UsageError(
+                f"{len(self._refused)} values cannot be saved: reading them back would run code, or they hold no data",
+                details=tuple(self._refused[:20]),
+                remedy="Save plain values in their place: vars(args), obj.state_dict(), enum.value, str(path).",
+            )
+
+    def clean(self, value: Any, keys: tuple[Any, ...]) -> Any:
+        kind = type(value)
+        if kind in _LEAVES or isinstance(value, _TORCH_LEAVES):
+            return value
+        if id(value) in self._done:
+            self._again(value, keys)
+            return self._done[id(value)]
+        self._keep.append(value)
+        if isinstance(value, torch.Tensor):
+            return self._remember(value, self._tensor(value, keys))
+        if kind in (dict, OrderedDict, Counter, defaultdict):
+            return self._mapping(value, keys)
+        if kind is list:
+            made: list[Any] = self._remember(value, [])
+            made.extend(self.clean(item, (*keys, i)) for i, item in enumerate(value))
+            return made
+        if kind is tuple:
+            return self._remember(value, tuple(self.clean(item, (*keys, i)) for i, item in enumerate(value)))
+        if kind in (set, bytearray, complex):
+            return value
+        return self._remember(value, self._other(value, keys))
+
+    def _remember(self, value: Any, made: Any) -> Any:
+        self._done[id(value)] = made
+        return made
+
+    def _again(self, value: Any, keys: tuple[Any, ...]) -> None:
+        if isinstance(value, torch.Tensor):
+            self._content.tensors[keys] = value
+
+    def _mapping(self, value: Any, keys: tuple[Any, ...]) -> Any:
+        made: Any = {} if isinstance(value, defaultdict) else type(value)()
+        self._remember(value, made)
+        for key, item in value.items():
+            made[self._key(key, keys)] = self.clean(item, (*keys, key))
+        if isinstance(value, defaultdict):
+            self._tell(keys, "collections.defaultdict", "dict")
+        if hasattr(value, "_metadata"):
+            made._metadata = value._metadata
+        return made
+
+    def _key(self, key: Any, keys: tuple[Any, ...]) -> Any:
+        if isinstance(key, tuple) and all(type(part) in _LEAVES for part in key):
+            return key
+        if type(key) in _LEAVES:
+            return key
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(key, numpy.generic):
+            return key.item()
+        self._refused.append(f"{key_text(keys) or '(root)'}: a key of type {_name(key)}")
+        return repr(key)
+
+    def _tensor(self, value: torch.Tensor, keys: tuple[Any, ...]) -> torch.Tensor:
+        if value.device.type == "meta":
+            self._refused.append(f"{key_text(keys)}: a tensor on the meta device has no data")
+        elif type(value) not in (torch.Tensor, nn.Parameter, nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter):
+            self._refused.append(f"{key_text(keys)}: a tensor of class {_name(value)}")
+        self._content.tensors[keys] = value
+        return value
+
+    def _other(self, value: Any, keys: tuple[Any, ...]) -> Any:
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.ndarray):
+            return self._array(value, keys)
+        if numpy is not None and isinstance(value, numpy.generic) and isinstance(value.item(), _LEAVES):
+            self._tell(keys, f"numpy.{value.dtype}", type(value.item()).__name__)
+            return value.item()
+        self._refused.append(f"{key_text(keys) or '(root)'}: {_name(value)}")
+        return None
+
+    def _array(self, value: Any, keys: tuple[Any, ...]) -> Any:
+        try:
+            tensor = torch.from_numpy(value.copy())
+        except TypeError:
+            self._refused.append(f"{key_text(keys)}: a numpy array of {value.dtype}")
+            return None
+        self._tell(keys, f"numpy array of {value.dtype}", "a tensor, given back as an array")
+        self._content.arrays.append(keys)
+        self._content.tensors[keys] = tensor
+        return tensor
+
+    def _tell(self, keys: tuple[Any, ...], before: str, after: str) -> None:
+        self._content.converted.append(Change("extra", key_text(keys), before, after))
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,71 @@
+"""Where tensor data goes: live memory behind the three calls that the executor makes.
+
+A sink writes through to the memory that a live tensor already has; it never replaces the tensor and never keeps a
+reference to the executor's buffer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+__all__ = ["TensorSink", "host_memory"]
+
+
+def host_memory(tensor: torch.Tensor, nbytes: int) -> memoryview:
+    """Writable bytes of a CPU tensor's memory, from its first element on."""
+    array = (ctypes.c_ubyte * nbytes).from_address(tensor.data_ptr())
+    return memoryview(array).cast("B")
+
+
+class TensorSink:
+    """Puts stored bytes into one strided tensor on any device."""
+
+    def __init__(self, tensor: torch.Tensor, *, dense: bool) -> None:
+        self._tensor = tensor.detach()
+        self._dense = dense
+        self._host = tensor.device.type == "cpu"
+
+    def direct(self, nbytes: int) -> memoryview | None:
+        """The tensor's memory as bytes in storage order; None where it is on a device or has gaps."""
+        if not (self._host and self._dense) or nbytes == 0:
+            return None
+        return host_memory(self._tensor, nbytes)
+
+    def put(self, offset: int, data: memoryview) -> None:
+        """Take bytes at byte `offset` of a dense tensor, in storage order."""
+        flat = self._bytes()
+        flat[offset : offset + len(data)].copy_(torch.frombuffer(data, dtype=torch.uint8))
+
+    def accept(self, window: Any, data: memoryview) -> None:
+        """Take the elements that `window` describes, converting dtype and layout on the way."""
+        source = _strided(window, data)
+        target = self._tensor
+        for axis, (start, size) in enumerate(zip(window.start, window.shape, strict=True)):
+            target = target.narrow(axis, start, size)
+        target.copy_(source)
+
+    def _bytes(self) -> torch.Tensor:
+        tensor = self._tensor
+        whole = tensor.as_strided((tensor.numel(),), (1,))
+        return whole.view(torch.uint8) if whole.dtype != torch.uint8 else whole
+
+
+def _strided(window: Any, data: memoryview) -> torch.Tensor:
+    dtype = getattr(torch, window.dtype)
+    flat = torch.frombuffer(data, dtype=torch.uint8)
+    if window.byteorder == "big" or flat.data_ptr() % dtype.itemsize:
+        flat = flat.clone()
+    usable = len(data) - len(data) % dtype.itemsize
+    storage = flat[:usable].untyped_storage()
+    if window.byteorder == "big":
+        storage.byteswap(dtype)  # type: ignore[no-untyped-call]
+    base = torch.empty(0, dtype=dtype).set_(storage, 0, (usable // dtype.itemsize,), (1,))
+    tensor = base.as_strided(window.shape, window.stride, window.offset)
+    if "conj" in window.bits:
+        tensor = tensor.conj()
+    if "neg" in window.bits:
+        tensor = torch._neg_view(tensor)
+    return tensor

@@ -1,0 +1,159 @@
+"""Between inert trees and live values, both ways.
+
+Inert to live (`Realizer`): plain values as they are, torch's small values and numpy's data as the real things, tensors
+by whatever the caller supplies, objects that need code left inert. Aliases stay aliases; cycles are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+
+from unmoor.errors import UnsupportedFile
+from unmoor.values.nodes import CompositeTensor, NumpyArray, NumpyScalar, Opaque, TensorNode, TorchValue
+from unmoor.values.target import Slot
+
+__all__ = ["Realizer", "numpy_array"]
+
+
+class Realizer:
+    """Turns inert values into live ones; one instance keeps what is shared within one file shared.
+
+    `tensor` makes the live tensor of a TensorNode. `slots` are tensors that stand for Slots. `arrays` are ids of
+    tensor nodes that come back as numpy arrays.
+    """
+
+    def __init__(
+        self,
+        *,
+        tensor: Callable[[TensorNode], torch.Tensor] | None = None,
+        slots: Mapping[str, torch.Tensor] | None = None,
+        arrays: Collection[int] = (),
+    ) -> None:
+        self._tensor = tensor
+        self._slots = slots if slots is not None else {}
+        self._arrays = arrays
+        self._done: dict[int, Any] = {}
+        self._keep: list[Any] = []
+
+    def __call__(self, value: Any) -> Any:
+        """The live value of an inert one."""
+        if value is None or (
+            isinstance(value, bool | int | float | str | complex) and not isinstance(value, TorchValue)
+        ):
+            return value
+        if id(value) in self._done:
+            return self._done[id(value)]
+        self._keep.append(value)
+        return self._convert(value)
+
+    def _remember(self, value: Any, made: Any) -> Any:
+        self._done[id(value)] = made
+        return made
+
+    def _convert(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return self._mapping(value)
+        if isinstance(value, list):
+            made: list[Any] = self._remember(value, [])
+            made.extend(self(item) for item in value)
+            return made
+        if isinstance(value, tuple):
+            return self._remember(value, tuple(self(item) for item in value))
+        if isinstance(value, Slot):
+            tensor = self._slots[value.id]
+            return tensor.numpy() if value.array else tensor
+        if isinstance(value, TensorNode):
+            if self._tensor is None:
+                raise UnsupportedFile("a tensor stands where only plain values can")
+            made_tensor = self._tensor(value)
+            return self._remember(value, made_tensor.numpy() if id(value) in self._arrays else made_tensor)
+        return self._remember(value, self._leaf(value))
+
+    def _mapping(self, value: dict[Any, Any]) -> Any:
+        made: Any = OrderedDict() if isinstance(value, OrderedDict) else Counter() if isinstance(value, Counter) else {}
+        self._remember(value, made)
+        for key, item in value.items():
+            made[self(key)] = self(item)
+        metadata = getattr(value, "_metadata", None)
+        if metadata is not None and isinstance(made, OrderedDict):
+            made._metadata = self(metadata)  # type: ignore[attr-defined]
+        return made
+
+    def _leaf(self, value: Any) -> Any:
+        if isinstance(value, TorchValue):
+            return _torch_value(value)
+        if isinstance(value, NumpyScalar):
+            return _numpy_scalar(value)
+        if isinstance(value, NumpyArray):
+            return numpy_array(value)
+        if isinstance(value, CompositeTensor):
+            return self._composite(value)
+        return self._opaque(value) if isinstance(value, Opaque) else value
+
+    def _opaque(self, value: Opaque) -> Opaque:
+        """The same stand-in with live tensors inside; still not built."""
+        made: Opaque = self._remember(value, Opaque(value.name, how=value.how))
+        made.args = tuple(self(item) for item in value.args)
+        made.kwargs = None if value.kwargs is None else {key: self(item) for key, item in value.kwargs.items()}
+        made.state = self(value.state)
+        made.items = [self(item) for item in value.items]
+        made.entries = [(self(key), self(item)) for key, item in value.entries]
+        return made
+
+    def _composite(self, value: CompositeTensor) -> torch.Tensor:
+        parts = {name: self(node) for name, node in value.children.items()}
+        tensor = _compose(value, parts)
+        tensor.requires_grad_(value.requires_grad)
+        return torch.nn.Parameter(tensor, value.requires_grad) if value.parameter else tensor
+
+
+def _compose(value: CompositeTensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    shape = value.shape
+    if value.layout == "sparse_coo":
+        made = torch.sparse_coo_tensor(
+            parts["indices"], parts["values"], shape, is_coalesced=value.detail.get("is_coalesced")
+        )
+    elif value.layout in ("sparse_csr", "sparse_bsr", "sparse_csc", "sparse_bsc"):
+        rows = value.layout in ("sparse_csr", "sparse_bsr")
+        compressed, plain = ("crow_indices", "col_indices") if rows else ("ccol_indices", "row_indices")
+        made = torch.sparse_compressed_tensor(
+            parts[compressed], parts[plain], parts["values"], shape, layout=getattr(torch, value.layout)
+        )
+    elif value.layout == "nested":
+        made = torch._nested_view_from_buffer(*(parts[name] for name in ("buffer", "sizes", "strides", "offsets")))
+    else:
+        raise UnsupportedFile(
+            f"a tensor of layout {value.layout} cannot be built without code from the file",
+            remedy="Trust the class it needs by name: unmoor.load(path, trust=[...]).",
+        )
+    return made
+
+
+def _torch_value(value: TorchValue) -> Any:
+    if value.kind == "size":
+        return torch.Size(value.value)
+    if value.kind == "device":
+        return torch.device(value.value)
+    return getattr(torch, str(value.value), value)
+
+
+def _numpy_scalar(value: NumpyScalar) -> Any:
+    import numpy as np
+
+    return np.dtype(value.dtype).type(value.value)
+
+
+def numpy_array(value: NumpyArray) -> Any:
+    """A fresh, writable numpy array of the same dtype, shape and memory order."""
+    import numpy as np
+
+    if value.values is not None:
+        array = np.empty(len(value.values), dtype=object)
+        array[:] = value.values
+    else:
+        array = np.frombuffer(bytearray(value.data), dtype=np.dtype(value.dtype))
+    return array.reshape(value.shape, order="F" if value.fortran else "C")

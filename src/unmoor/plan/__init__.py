@@ -1,0 +1,1 @@
+"""(Catalog, Target) -> Plan, and where a bare load puts things. Pure."""

@@ -1,0 +1,277 @@
+"""Which part of the file is meant for which live object.
+
+The file's own record of roles decides where there is one; then the caller's `at`; then structure: the kind of a part,
+how its names fit, and only among parts that fit equally well the words of its key path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from unmoor.values.catalog import Catalog, Part
+from unmoor.values.target import TargetModule, TargetObject, TargetOptimizer
+from unmoor.values.text import count, key_text, listing
+
+from .policy import Fault
+
+__all__ = ["Choice", "array_nodes", "choose", "find_at", "key_of", "subtree"]
+
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "model": (
+        "model",
+        "state_dict",
+        "model_state_dict",
+        "model_state",
+        "net",
+        "network",
+        "module",
+        "weights",
+        "params",
+    ),
+    "ema": ("ema", "average", "avg", "shadow", "teacher", "ema_state_dict", "model_ema"),
+    "loss": ("loss", "criterion", "loss_fn"),
+    "optimizer": ("optimizer", "opt", "optim", "optimizer_state_dict", "optimizer_state"),
+    "metrics": ("metrics", "metric", "evaluator", "metric_tracker"),
+    "scheduler": ("scheduler", "lr_scheduler", "sched"),
+    "scaler": ("scaler", "grad_scaler", "amp"),
+}
+_AVERAGES: Final = ("ema", "avg", "average", "best", "swa", "shadow", "teacher")
+
+AnyTarget = TargetModule | TargetOptimizer | TargetObject
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was found for one live object: the part, or the reason why none was taken."""
+
+    part: Part | None
+    reason: str = ""
+    fault: Fault | None = None
+
+
+def key_of(label: str) -> tuple[str, str]:
+    """Role and key of a label: `optimizer[gen]` -> ("optimizer", "gen")."""
+    role, _, rest = label.partition("[")
+    return role, rest.removesuffix("]")
+
+
+def subtree(tree: Any, keys: Sequence[Any]) -> Any:
+    """The node at a key path; KeyError where the path leads nowhere."""
+    for key in keys:
+        if (isinstance(tree, Mapping) and key in tree) or (
+            isinstance(tree, list | tuple) and isinstance(key, int) and -len(tree) <= key < len(tree)
+        ):
+            tree = tree[key]
+        else:
+            raise KeyError(key)
+    return tree
+
+
+def array_nodes(catalog: Catalog) -> frozenset[int]:
+    """Ids of the tensor nodes that were numpy arrays when unmoor.save wrote them."""
+    recorded = (catalog.manifest or {}).get("numpy", ())
+    return frozenset(id(subtree(catalog.tree, keys)) for keys in recorded)
+
+
+def find_at(catalog: Catalog, place: Any) -> tuple[Any, ...] | None:
+    """The key path that a caller's word means: a tuple of keys, or text with dots, matched against the tree."""
+    if isinstance(place, tuple):
+        try:
+            subtree(catalog.tree, place)
+        except KeyError:
+            return None
+        return place
+    return _walk_text(catalog.tree, str(place), ())
+
+
+def _walk_text(tree: Any, text: str, done: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    if not text:
+        return done
+    pairs: Any = (
+        tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list | tuple) else ()
+    )
+    for key, item in pairs:
+        name = str(key)
+        if text == name:
+            return (*done, key)
+        if text.startswith(name + ".") and (found := _walk_text(item, text[len(name) + 1 :], (*done, key))):
+            return found
+    return None
+
+
+def choose(
+    catalog: Catalog,
+    target: AnyTarget,
+    *,
+    at: Mapping[str, Any],
+    fits: Callable[[Part], bool],
+    rivals: Sequence[AnyTarget],
+) -> Choice:
+    """Find the part for one live object. `fits` proves names and shapes; `rivals` are all targets of the same role."""
+    role, _ = key_of(target.label)
+    place = at.get(target.label, at.get(role))
+    if place is not None:
+        return _chosen_by_caller(catalog, target, place)
+    recorded = _recorded(catalog, target)
+    if recorded is not None:
+        return recorded
+    wanted = _kind(target)
+    parts = [part for part in catalog.parts if part.role == wanted] if wanted else []
+    if not parts:
+        return _nothing(catalog, target, wanted)
+    parts = _by_list(parts, target, rivals) or parts
+    if len(parts) == 1:
+        return Choice(parts[0])
+    fitting = [part for part in parts if fits(part)] or parts
+    named = [part for part in fitting if _named_for(part, target)] or fitting
+    if len(named) == 1:
+        return Choice(named[0])
+    return Choice(None, fault=_ambiguous(named, target))
+
+
+def _kind(target: AnyTarget) -> str:
+    if isinstance(target, TargetModule):
+        return "model"
+    if isinstance(target, TargetOptimizer):
+        return "optimizer"
+    return target.role if target.role in ("scheduler", "scaler", "model") else ""
+
+
+def _recorded(catalog: Catalog, target: AnyTarget) -> Choice | None:
+    """What the file's own manifest says of this label; None where it has no manifest."""
+    if catalog.manifest is None:
+        return None
+    entry = catalog.manifest.get("roles", {}).get(target.label)
+    if entry is None:
+        return None if target.label in (target.role, "") else Choice(None, f"the file holds no {target.label}")
+    keys = find_at(catalog, tuple(entry["keys"]))
+    return Choice(_part_at(catalog, keys, target)) if keys is not None else None
+
+
+def _part_at(catalog: Catalog, keys: tuple[Any, ...], target: AnyTarget) -> Part:
+    for part in catalog.parts:
+        if part.keys == keys:
+            return part
+    inside = [e for e in catalog.tensors if e.keys[: len(keys)] == keys]
+    node = subtree(catalog.tree, keys)
+    return Part(target.role, "object", keys, len(inside), sum(e.nbytes for e in inside), {}, node=node)
+
+
+def _chosen_by_caller(catalog: Catalog, target: AnyTarget, place: Any) -> Choice:
+    keys = find_at(catalog, place)
+    if keys is None:
+        text = place if isinstance(place, str) else key_text(place)
+        there = listing([part.path or "(whole file)" for part in catalog.parts], 8)
+        return Choice(
+            None,
+            fault=Fault("mismatch", target.label, f"at= says {text!r}, which is not in the file", f"it holds: {there}"),
+        )
+    part = _part_at(catalog, keys, target)
+    wanted = _kind(target)
+    if wanted and part.role != wanted and part.kind != "object":
+        return Choice(
+            None, fault=Fault("kind", target.label, f"at= says {part.path!r}, which holds {describe_part(part)}", "")
+        )
+    return Choice(part)
+
+
+def _by_list(parts: Sequence[Part], target: AnyTarget, rivals: Sequence[AnyTarget]) -> list[Part]:
+    """The part of the same key or position, where file and caller both have several under one place."""
+    _, key = key_of(target.label)
+    if not key:
+        return []
+    same = [part for part in parts if part.keys and str(part.keys[-1]) == key]
+    if same:
+        return same
+    position = [t.label for t in rivals].index(target.label)
+    return [parts[position]] if len(parts) == len(rivals) else []
+
+
+def _named_for(part: Part, target: AnyTarget) -> bool:
+    role, key = key_of(target.label)
+    words = [str(k).lower() for k in part.keys]
+    if key and key.lower() in words:
+        return True
+    averaged = any(mark in word for word in words for mark in _AVERAGES)
+    if role == "model":
+        return not averaged and (not words or any(word in _WORDS["model"] for word in words))
+    known = _WORDS.get(role, (role,))
+    return any(word in known or role in word for word in words)
+
+
+def _nothing(catalog: Catalog, target: AnyTarget, wanted: str) -> Choice:
+    """No part of the right kind: a role that stands under its own key, a wrong kind under that key, or nothing."""
+    role, key = key_of(target.label)
+    keys = _under_role_key(catalog, role, key)
+    if keys is None:
+        only = catalog.parts[0] if len(catalog.parts) == 1 and not catalog.parts[0].keys else None
+        if only is not None and wanted:
+            return Choice(None, fault=_wrong_kind(catalog, target, only))
+        return Choice(None, f"the file holds no {_noun(wanted or role)}")
+    part = _part_at(catalog, keys, target)
+    if not wanted or part.kind == "object":
+        return Choice(part) if not wanted else Choice(None, f"{key_text(keys)!r} in the file is no {_noun(wanted)}")
+    return Choice(None, fault=_wrong_kind(catalog, target, part))
+
+
+def _under_role_key(catalog: Catalog, role: str, key: str) -> tuple[Any, ...] | None:
+    tree = catalog.tree
+    if not isinstance(tree, Mapping):
+        return None
+    for word in dict.fromkeys((role, *_WORDS.get(role, ()))):
+        if word in tree:
+            return _walk_text(tree[word], key, (word,)) if key else (word,)
+    return None
+
+
+def _noun(kind: str) -> str:
+    return {
+        "model": "model state dict",
+        "optimizer": "optimizer state",
+        "scheduler": "scheduler state",
+        "scaler": "GradScaler state",
+    }.get(kind, f"state for {kind}")
+
+
+def describe_part(part: Part) -> str:
+    """A part in words: what kind it is and how one can tell."""
+    if part.role == "model":
+        return f"a model state dict ({count(part.tensors, 'tensor')} named like {_example(part)})"
+    if part.role == "optimizer":
+        return f"an optimizer state ({part.detail.get('family') or 'of unknown class'}, {count(int(part.detail.get('params', 0)), 'parameter')})"
+    if part.role == "scheduler":
+        return f"a scheduler state ({part.detail.get('guess') or 'last_epoch'} ...)"
+    if part.role == "rng":
+        return f"a random number state ({part.kind})"
+    return {"scaler": "a GradScaler state"}.get(part.role, f"plain values ({part.kind})")
+
+
+def _example(part: Part) -> str:
+    return max(map(str, part.node), key=len) if isinstance(part.node, Mapping) and part.node else "?"
+
+
+_EXPECTED: Final = {
+    "optimizer": "a dict with 'state' and 'param_groups'",
+    "model": "a dict from dotted names to tensors",
+    "scheduler": "a dict with 'last_epoch' or '_step_count'",
+    "scaler": "a dict with 'scale' and 'growth_factor'",
+}
+
+
+def _wrong_kind(catalog: Catalog, target: AnyTarget, part: Part) -> Fault:
+    wanted = _kind(target)
+    where = f"{catalog.path}, which" if not part.keys else f"{part.path!r} of {catalog.path}, which"
+    found = f"{target.label}= was given {where} holds {describe_part(part)}, not {_noun(wanted)}"
+    return Fault("kind", target.label, found, _EXPECTED.get(wanted, ""))
+
+
+def _ambiguous(parts: Sequence[Part], target: AnyTarget) -> Fault:
+    paths = [part.path for part in parts]
+    return Fault(
+        "ambiguous",
+        target.label,
+        f"{len(parts)} parts of the file fit equally well: {listing(paths, 6)}",
+        f"at={{{target.label!r}: {paths[0]!r}}}",
+    )

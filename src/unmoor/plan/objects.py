@@ -1,0 +1,73 @@
+"""State of schedulers, scalers, metrics and other objects: inert trees handed to their load_state_dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unmoor.values.catalog import Part
+from unmoor.values.nodes import Opaque, TensorNode
+from unmoor.values.plan import Change, Copy, LoadState
+from unmoor.values.target import Slot, TargetObject
+
+from .optimizer import contiguous
+from .policy import Fault
+from .templates import Template
+
+__all__ = ["ObjectPlan", "make_slot", "plan_object"]
+
+
+@dataclass(slots=True)
+class ObjectPlan:
+    """The steps for one object, and what there is to tell about them."""
+
+    copies: list[Copy] = field(default_factory=list)
+    load: LoadState | None = None
+    faults: list[Fault] = field(default_factory=list)
+    fresh: list[Change] = field(default_factory=list)
+
+
+def make_slot(label: str, device: str) -> Callable[[str, TensorNode], Slot]:
+    """Slots for tensors that stand alone, on `device`, laid out without gaps."""
+
+    def make(suffix: str, node: TensorNode) -> Slot:
+        return Slot(f"{label}#{suffix}", node.shape, node.dtype, contiguous(node.shape), device, dense=True, make=True)
+
+    return make
+
+
+def plan_object(target: TargetObject, part: Part, arrays: Collection[int]) -> ObjectPlan:
+    """Plan one object. A state that needs code to exist is a fault: the object could not take it."""
+    plan = ObjectPlan()
+    if target.role == "scaler" and part.node == {}:
+        plan.fresh.append(Change(target.label, "", "the scaler was disabled when saved", "left as it is"))
+        return plan
+    needed = sorted(set(_opaque_names(part.node)))
+    if needed:
+        plan.faults.append(
+            Fault(
+                "mismatch",
+                target.label,
+                f"{part.path or 'the file'} holds objects that need code to exist: {', '.join(needed[:4])}",
+                f"load it with unmoor.load(path, trust=[...]) and set it yourself, or {target.label}=None",
+            )
+        )
+        return plan
+    template = Template(
+        target.label, target.label, part.keys, make_slot(f"{target.label}/state", target.device), arrays
+    )
+    plan.load = LoadState(target.label, template(part.node))
+    plan.copies = template.copies
+    return plan
+
+
+def _opaque_names(value: Any, seen: set[int] | None = None) -> list[str]:
+    seen = set() if seen is None else seen
+    if isinstance(value, Opaque):
+        return [value.name]
+    if not isinstance(value, Mapping | list | tuple | set | frozenset) or id(value) in seen:
+        return []
+    seen.add(id(value))
+    items = value.values() if isinstance(value, Mapping) else value
+    return [name for item in items for name in _opaque_names(item, seen)]

@@ -1,0 +1,161 @@
+"""Where a bare load puts each storage: the role table, applied to a file without a live run.
+
+RNG state is on the CPU whatever is asked. A stored device that is absent here, with none asked for, is an error that
+names the tags and the call that would work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from unmoor.errors import DeviceError
+from unmoor.values.catalog import Catalog, TensorEntry
+from unmoor.values.roles import ROLES
+from unmoor.values.tags import normalize_tag, split_tag
+from unmoor.values.text import columns, count
+
+from .optimizer import HOST_SCALARS
+
+__all__ = ["Wish", "is_present", "place_storages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the caller asked for: one device for what a model_device moves, or a map_location in torch's meaning.
+
+    `mapping` is a tag for everything, a mapping from tag to tag, or None. `by_call` tells that a callable decides.
+    """
+
+    device: str | None = None
+    mapping: str | Mapping[str, str] | None = None
+    by_call: bool = False
+
+
+def place_storages(catalog: Catalog, wish: Wish, present: Mapping[str, int]) -> dict[str, str]:
+    """Storage key -> device. `present` is device type -> number of devices here.
+
+    Raises DeviceError, naming every absent device with its tensors and roles.
+    """
+    owners: dict[str, list[TensorEntry]] = {}
+    for entry in catalog.tensors:
+        if entry.storage:
+            owners.setdefault(entry.storage, []).append(entry)
+    flags = _device_steps(catalog)
+    placed = {
+        storage.key: _place(owners.get(storage.key, ()), storage.device, wish, flags) for storage in catalog.storages
+    }
+    _refuse_absent(catalog, placed, wish, present)
+    return placed
+
+
+def is_present(tag: str, present: Mapping[str, int]) -> bool:
+    """Whether the device that a tag names is among `present`."""
+    kind, index = split_tag(tag)
+    return (index or 0) < present.get(kind, 0)
+
+
+def _place(
+    entries: Sequence[TensorEntry], stored: str, wish: Wish, flags: Mapping[tuple[Any, ...], frozenset[Any]]
+) -> str:
+    roles = {entry.role for entry in entries}
+    if roles == {"rng"} or wish.by_call:
+        return "cpu"
+    if wish.device is not None:
+        return _beside(entries, roles, stored, wish.device, flags)
+    if isinstance(wish.mapping, str):
+        return wish.mapping
+    tag = _normal(stored)
+    return tag if wish.mapping is None else wish.mapping.get(tag, tag)
+
+
+def _beside(
+    entries: Sequence[TensorEntry],
+    roles: set[str],
+    stored: str,
+    device: str,
+    flags: Mapping[tuple[Any, ...], frozenset[Any]],
+) -> str:
+    placements = {ROLES[role].placement if role in ROLES else "as stored" for role in roles} or {"as stored"}
+    if "device" in placements:
+        return device
+    if "parameter" in placements:
+        return "cpu" if all(_is_host_scalar(entry, flags) for entry in entries) else device
+    if placements & {"cpu", "live"}:
+        return "cpu"
+    return "cpu" if _normal(stored) == "cpu" else device
+
+
+def _is_host_scalar(entry: TensorEntry, flags: Mapping[tuple[Any, ...], frozenset[Any]]) -> bool:
+    if not entry.keys or entry.keys[-1] not in HOST_SCALARS:
+        return False
+    on_device = flags.get(entry.keys[:-3], frozenset())
+    return len(entry.keys) < 2 or entry.keys[-2] not in on_device
+
+
+def _device_steps(catalog: Catalog) -> dict[tuple[Any, ...], frozenset[Any]]:
+    """Key path of an optimizer -> ids of parameters whose group keeps counters on the device."""
+    found = {}
+    for part in catalog.part("optimizer"):
+        groups = part.node["param_groups"] if isinstance(part.node, Mapping) else ()
+        ids = [i for group in groups if group.get("capturable") or group.get("fused") for i in group["params"]]
+        found[part.keys] = frozenset(ids)
+    return found
+
+
+def _normal(tag: str) -> str:
+    try:
+        return normalize_tag(tag)
+    except ValueError:
+        return tag
+
+
+_REMEDY: Final = 'Say where it should go: unmoor.load({path!r}, model_device="auto"), or map_location={mapping}.'
+
+
+def _refuse_absent(catalog: Catalog, placed: Mapping[str, str], wish: Wish, present: Mapping[str, int]) -> None:
+    absent = sorted({device for device in placed.values() if device != "meta" and not _is_here(device, present)})
+    if not absent:
+        return
+    here = [
+        f"{kind}:{i}" if kind not in ("cpu", "mps") else kind
+        for kind, n in present.items()
+        if kind != "meta"
+        for i in range(n)
+    ]
+    if wish.device is not None or isinstance(wish.mapping, str):
+        asked = wish.device or wish.mapping
+        raise DeviceError(
+            f"{asked} was asked for, and this machine does not have it", details=(f"present here: {', '.join(here)}",)
+        )
+    rows = [_row(catalog, placed, device) for device in absent]
+    names = " and ".join(absent)
+    kinds = sorted({device.partition(":")[0] for device in absent})
+    lacks = "no " + " or ".join(_spelled(kind) for kind in kinds if kind not in present) + " device"
+    if all(kind in present for kind in kinds):
+        lacks = f"only {', '.join(here)}"
+    mapping = dict.fromkeys(absent, "cpu")
+    raise DeviceError(
+        f"{catalog.path} was saved on {names}, and this machine has {lacks}",
+        details=columns(rows, indent=0, gap=3),
+        remedy=_REMEDY.format(path=catalog.path, mapping=str(mapping).replace("'", '"')),
+        path=catalog.path,
+    )
+
+
+def _spelled(kind: str) -> str:
+    return kind.upper() if kind in ("cuda", "mps", "xpu", "hpu", "xla", "npu", "mtia") else kind
+
+
+def _is_here(device: str, present: Mapping[str, int]) -> bool:
+    try:
+        return is_present(device, present)
+    except ValueError:
+        return False
+
+
+def _row(catalog: Catalog, placed: Mapping[str, str], device: str) -> tuple[str, str, str]:
+    entries = [entry for entry in catalog.tensors if entry.storage and placed.get(entry.storage) == device]
+    roles = ", ".join(dict.fromkeys(entry.role for entry in entries))
+    return device, count(len(entries), "tensor"), roles

@@ -1,0 +1,81 @@
+"""Inert trees with Slots in the place of tensors: what a live object is handed once the data has arrived."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.plan import Copy
+from unmoor.values.target import Slot
+from unmoor.values.text import key_text
+
+__all__ = ["Template"]
+
+
+class Template:
+    """Copies an inert tree, putting a Slot where each tensor stands and noting the Copy that fills it.
+
+    `make` gives the Slot of a tensor, from the dotted place below the template's root ("" for the root itself).
+    `arrays` are ids of tensor nodes that come back as numpy arrays.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        name: str,
+        keys: tuple[Any, ...],
+        make: Callable[[str, TensorNode], Slot],
+        arrays: Collection[int] = (),
+    ) -> None:
+        self._label, self._name, self._keys, self._make, self._arrays = label, name, keys, make, arrays
+        self._done: dict[int, Any] = {}
+        self.copies: list[Copy] = []
+
+    def __call__(self, value: Any) -> Any:
+        """The tree with Slots."""
+        return self._convert(value, ())
+
+    def _convert(self, value: Any, below: tuple[Any, ...]) -> Any:
+        if not isinstance(value, dict | list | tuple | TensorNode | CompositeTensor):
+            return value
+        if id(value) in self._done:
+            return self._done[id(value)]
+        if isinstance(value, TensorNode):
+            return self._remember(value, self._slot(value, below))
+        if isinstance(value, CompositeTensor):
+            children = {name: self._convert(node, (*below, name)) for name, node in value.children.items()}
+            made = CompositeTensor(
+                value.layout, value.shape, value.dtype, children, value.detail, value.requires_grad, value.parameter
+            )
+            return self._remember(value, made)
+        if isinstance(value, tuple):
+            return self._remember(value, tuple(self._convert(item, (*below, i)) for i, item in enumerate(value)))
+        if isinstance(value, list):
+            items: list[Any] = self._remember(value, [])
+            items.extend(self._convert(item, (*below, i)) for i, item in enumerate(value))
+            return items
+        return self._mapping(value, below)
+
+    def _remember(self, value: Any, made: Any) -> Any:
+        self._done[id(value)] = made
+        return made
+
+    def _mapping(self, value: dict[Any, Any], below: tuple[Any, ...]) -> Any:
+        made: Any = OrderedDict() if isinstance(value, OrderedDict) else Counter() if isinstance(value, Counter) else {}
+        self._remember(value, made)
+        for key, item in value.items():
+            made[key] = self._convert(item, (*below, key))
+        if hasattr(value, "_metadata"):
+            made._metadata = value._metadata
+        return made
+
+    def _slot(self, node: TensorNode, below: tuple[Any, ...]) -> Slot:
+        suffix = "".join(f".{key}" for key in below)
+        slot = self._make(suffix, node)
+        if id(node) in self._arrays:
+            slot = replace(slot, array=True)
+        self.copies.append(Copy(self._label, self._name + suffix, key_text((*self._keys, *below)), node, slot))
+        return slot

@@ -1,0 +1,63 @@
+"""A catalog as a page of text: the first line answers the question, then what needs attention, then the detail.
+
+Pure: catalog in, lines out. Everything that came out of a file is escaped here before it is measured.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from unmoor.values.catalog import Catalog
+
+from .attention import attention_lines
+from .content import Safety, headline, safety, safety_text
+from .devices import devices_text
+from .layout import Line, Page, cells, join_lines, plain
+from .members import membership
+from .roles import role_lines
+from .sharing import sharing_lines
+from .tree import tensor_lines, tree_lines
+
+__all__ = ["inspect_lines", "inspect_text"]
+
+
+def inspect_text(catalog: Catalog, *, width: int = 80, all_tensors: bool = False, ellipsis: str = "…") -> str:
+    """What a file holds, as text of at most `width` columns.
+
+    `all_tensors` lists every tensor by its whole name, however long, instead of folding names into patterns.
+    `ellipsis` stands where the middle of something long was left out.
+    """
+    return join_lines(inspect_lines(catalog, width=width, all_tensors=all_tensors, ellipsis=ellipsis))
+
+
+def inspect_lines(catalog: Catalog, *, width: int = 80, all_tensors: bool = False, ellipsis: str = "…") -> list[Line]:
+    """The lines of `inspect_text` with their tones."""
+    page, members, judged = Page(width, ellipsis), membership(catalog), safety(catalog)
+    blocks = [
+        [*_wrapped(headline(catalog), page, "headline"), *_second(catalog, judged, page)],
+        attention_lines(catalog, judged, page),
+        role_lines(members, page),
+        sharing_lines(catalog, page),
+        tensor_lines(catalog) if all_tensors else tree_lines(members, page),
+        [] if all_tensors or not catalog.tensors else _wrapped(_HINT, page, "hint", first="  ", rest="   "),
+    ]
+    lines: list[Line] = []
+    for block in blocks:
+        lines += [*([Line("")] if lines and block else []), *block]
+    return lines
+
+
+_HINT: Final = "(--all lists every tensor, --json for programs)"
+
+
+def _second(catalog: Catalog, judged: Safety, page: Page) -> list[Line]:
+    """Where the tensors were, and whether the file holds code; together where both fit on one line."""
+    where, code = plain(devices_text(catalog)), safety_text(judged)
+    if judged.level == "danger":
+        return [*_wrapped(where, page), *_wrapped(code, page, "danger")]
+    together = f"{where}   {code}"
+    return [Line(together)] if cells(together) <= page.width else [*_wrapped(where, page), *_wrapped(code, page)]
+
+
+def _wrapped(text: str, page: Page, tone: str = "", *, first: str = "", rest: str = "  ") -> list[Line]:
+    return [Line(line, tone) for line in page.wrap(text, first=first, rest=rest)]

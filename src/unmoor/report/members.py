@@ -1,0 +1,42 @@
+"""Which tensors belong to which part of a file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from unmoor.values.catalog import Catalog, Part, TensorEntry
+from unmoor.values.text import key_text
+
+__all__ = ["Membership", "membership", "relative_name"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Membership:
+    """Each part with its tensors, in the order of the file, and the tensors that no part has."""
+
+    parts: tuple[tuple[Part, tuple[TensorEntry, ...]], ...]
+    loose: tuple[TensorEntry, ...]
+
+
+def membership(catalog: Catalog) -> Membership:
+    """Give every tensor to the innermost part that it stands in."""
+    found: list[list[TensorEntry]] = [[] for _ in catalog.parts]
+    place = {_address(part.keys): i for i, part in enumerate(catalog.parts)}
+    loose: list[TensorEntry] = []
+    for entry in catalog.tensors:
+        address = _address(entry.keys)
+        owner = next((place[address[:n]] for n in range(len(address), -1, -1) if address[:n] in place), None)
+        (loose if owner is None else found[owner]).append(entry)
+    return Membership(tuple((part, tuple(found[i])) for i, part in enumerate(catalog.parts)), tuple(loose))
+
+
+def relative_name(part: Part | None, entry: TensorEntry) -> str:
+    """The name of a tensor inside its part."""
+    return entry.path if part is None else key_text(entry.keys[len(part.keys) :])
+
+
+def _address(keys: Iterable[Any]) -> tuple[str, ...]:
+    """Keys as text: a key of a file may be of a kind that cannot be looked up."""
+    return tuple(map(str, keys))

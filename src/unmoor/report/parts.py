@@ -1,0 +1,111 @@
+"""What each part of a checkpoint is, in a few words: the last column of the role table. Pure.
+
+Facts come from a part's detail, as the describing stage told them; a fact that is not there is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from unmoor.values.catalog import Part, TensorEntry
+from unmoor.values.text import count, listing
+
+__all__ = ["part_text"]
+
+_BUFFERS: Final = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+"""Buffers of torch's own normalization layers: in a state dict they look like parameters."""
+
+
+def part_text(part: Part, entries: Sequence[TensorEntry]) -> str:
+    """What `part` is and holds, given its tensors."""
+    told = _TEXTS.get(part.role, _state)(part, entries)
+    pickled = f"pickled object of {part.detail['class']}" if "class" in part.detail else ""
+    return "; ".join(filter(None, [told, pickled]))
+
+
+def _weights(part: Part, entries: Sequence[TensorEntry]) -> str:
+    buffers = [e for e in entries if not e.parameter and _is_buffer(e)]
+    told = part.detail.get("parameters")
+    numel = told if isinstance(told, int) else sum(_numel(e) for e in entries) - sum(_numel(e) for e in buffers)
+    beside = f" and {count(len(buffers), 'buffer')}" if buffers else ""
+    return f"{count(numel, 'parameter')}{beside}"
+
+
+def _is_buffer(entry: TensorEntry) -> bool:
+    return _last(entry) in _BUFFERS or not entry.dtype.startswith(("float", "bfloat", "complex", "q"))
+
+
+def _numel(entry: TensorEntry) -> int:
+    numel = 1
+    for size in entry.shape:
+        numel *= size
+    return numel
+
+
+def _optimizer(part: Part, entries: Sequence[TensorEntry]) -> str:
+    detail = part.detail
+    family, params = str(detail.get("family") or ""), detail.get("params")
+    name = f"{family}-like" if family else "of a class that is not known here"
+    keys = [str(key) for key in detail.get("state_keys") or dict.fromkeys(_last(entry) for entry in entries)]
+    total = f" of {count(params, 'parameter')}" if isinstance(params, int) else ""
+    state = f": {listing(keys, 6)} for {detail.get('with_state', '?')}{total}" if keys else ", no state yet"
+    return "; ".join([f"{name}{state}", *_rates(detail)])
+
+
+def _last(entry: TensorEntry) -> str:
+    return entry.path.rpartition(".")[2]
+
+
+def _rates(detail: Mapping[str, Any]) -> list[str]:
+    """The number of groups where there are several, and their learning rates."""
+    groups = [group for group in detail.get("options") or () if isinstance(group, Mapping)]
+    rates: list[float] = sorted({float(group["lr"]) for group in groups if _is_number(group.get("lr"))})
+    words = [count(len(groups), "group")] if len(groups) > 1 else []
+    if rates:
+        between = " and " if len(rates) == 2 else " to "
+        words.append("lr " + between.join(f"{rate:.3g}" for rate in dict.fromkeys((rates[0], rates[-1]))))
+    return [", ".join(words)] if words else []
+
+
+def _scheduler(part: Part, _: Sequence[TensorEntry]) -> str:
+    guess, epoch, total = (part.detail.get(key) for key in ("guess", "last_epoch", "total"))
+    words = [f"{guess}-like" if guess else "of a class that is not known here"]
+    if _is_number(epoch):
+        words.append(f"last_epoch {epoch:,}" + (f" of {total:,}" if _is_number(total) else ""))
+    return ", ".join(words)
+
+
+def _scaler(part: Part, _: Sequence[TensorEntry]) -> str:
+    scale = part.detail.get("scale")
+    return f"loss scale {scale:,g}" if _is_number(scale) else ""
+
+
+def _rng(part: Part, _: Sequence[TensorEntry]) -> str:
+    owner, streams = _OWNERS.get(part.kind, part.kind), part.detail.get("streams")
+    return f"{owner}, {streams} of them" if isinstance(streams, int) and streams > 1 else owner
+
+
+def _state(part: Part, _: Sequence[TensorEntry]) -> str:
+    return part.kind if part.kind not in ("state_dict", "value", part.role) else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_OWNERS: Final = {
+    "torch-cpu": "torch's CPU generator",
+    "cuda": "torch's CUDA generators",
+    "numpy": "numpy's generator",
+    "python": "Python's random",
+}
+
+_TEXTS: Final[dict[str, Callable[[Part, Sequence[TensorEntry]], str]]] = {
+    "model": _weights,
+    "ema": _weights,
+    "optimizer": _optimizer,
+    "scheduler": _scheduler,
+    "scaler": _scaler,
+    "rng": _rng,
+}

@@ -1,0 +1,78 @@
+"""Which tensors of a file are one tensor, or look into one storage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from unmoor.values.catalog import Catalog, TensorEntry
+from unmoor.values.text import count, format_bytes
+
+from .layout import Line, Page, plain
+
+__all__ = ["sharing_lines"]
+
+_SHOWN: Final = 6
+"""The most ties, and the most names of one tie, to spell out."""
+
+
+def sharing_lines(catalog: Catalog, page: Page) -> list[Line]:
+    """One line for each set of tied tensors, then one for each storage that several different tensors look into."""
+    tied, views = [], []
+    for group in _shared(catalog):
+        windows: dict[Hashable, list[TensorEntry]] = {}
+        for entry in group:
+            windows.setdefault((entry.dtype, entry.offset, entry.shape, entry.stride), []).append(entry)
+        tied += [[entry.path for entry in same] for same in windows.values() if len(same) > 1]
+        if len(windows) > 1:
+            views.append([same[0] for same in windows.values()])
+    sentences = [("tied", text) for text in _ties(tied)] + [("views", _views(view)) for view in views]
+    shown = sentences if len(sentences) <= _SHOWN + 1 else sentences[:_SHOWN]
+    lines = [line for word, text in shown for line in page.wrap(text, first=f"  {word:<5}  ", rest=" " * 9)]
+    if len(shown) < len(sentences):
+        lines.append(f"         and {len(sentences) - len(shown):,} more")
+    return [Line(line) for line in lines]
+
+
+def _shared(catalog: Catalog) -> list[list[TensorEntry]]:
+    """Tensors by storage, where a storage has several."""
+    storages: dict[tuple[str, str], list[TensorEntry]] = {}
+    for entry in catalog.tensors:
+        if entry.storage:
+            storages.setdefault((entry.span.file if entry.span else "", entry.storage), []).append(entry)
+    return [group for group in storages.values() if len(group) > 1]
+
+
+def _ties(tied: Sequence[Sequence[str]]) -> list[str]:
+    """`a = b`; many ties between the same two places as one line."""
+    places: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for paths in tied:
+        places.setdefault(_heads(paths), []).append(paths)
+    lines = []
+    for heads, ties in places.items():
+        if len(ties) > 2 and all(heads):
+            lines.append(f"{_equation(heads)}: {count(len(ties), 'tensor')} each")
+        else:
+            lines += [_equation(paths) for paths in ties]
+    return lines
+
+
+def _equation(paths: Sequence[str]) -> str:
+    more = f" = {len(paths) - _SHOWN:,} others" if len(paths) > _SHOWN else ""
+    return " = ".join(map(plain, paths[:_SHOWN])) + more
+
+
+def _heads(paths: Sequence[str]) -> tuple[str, ...]:
+    """The paths without the segments at their end that all have in common."""
+    segments = [path.split(".") for path in paths]
+    while all(len(path) > 0 for path in segments) and len({path[-1] for path in segments}) == 1:
+        segments = [path[:-1] for path in segments]
+    return tuple(".".join(path) for path in segments)
+
+
+def _views(view: Sequence[TensorEntry]) -> str:
+    names = ", ".join(plain(entry.path) for entry in view[:2])
+    more = f" and {len(view) - 2:,} more" if len(view) > 2 else ""
+    span = view[0].span
+    size = f" of {format_bytes(span.nbytes)}" if span else ""
+    return f"{names}{more} lie in one storage{size}"

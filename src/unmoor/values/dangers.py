@@ -1,0 +1,49 @@
+"""Names in a pickle that can run anything: no checkpoint needs them, and no caller may trust them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["DANGEROUS_MODULES", "DANGEROUS_NAMES", "is_dangerous"]
+
+DANGEROUS_MODULES: Final = frozenset(
+    """
+    os posix nt ntpath posixpath subprocess sys importlib imp pickle _pickle cPickle dill cloudpickle joblib shelve
+    marshal ctypes _ctypes socket _socket socketserver ssl http urllib ftplib smtplib telnetlib xmlrpc webbrowser
+    shutil pathlib.os runpy code codeop pty tty pdb bdb trace timeit cProfile profile multiprocessing _posixsubprocess
+    asyncio signal threading _thread concurrent tempfile glob fileinput commands popen2 pip setuptools distutils
+    ensurepip venv builtins.eval operator._operator
+    """.split()
+)
+
+_BUILTINS: Final = """
+eval exec execfile compile __import__ open file input raw_input breakpoint getattr setattr delattr globals locals vars
+apply reduce map filter reload memoryview exit quit help
+""".split()
+
+DANGEROUS_NAMES: Final = frozenset(
+    [f"{module}.{name}" for module in ("builtins", "__builtin__") for name in _BUILTINS]
+    + """
+    types.CodeType types.FunctionType types.MethodType types.LambdaType types.ModuleType functools.reduce
+    functools.partialmethod operator.attrgetter operator.methodcaller operator.itemgetter operator.call
+    _operator.attrgetter _operator.methodcaller _operator.call torch.load torch.jit.load torch.hub.load
+    torch.hub.load_state_dict_from_url torch.serialization.load torch.package.PackageImporter
+    torch.utils.cpp_extension.load torch.utils.cpp_extension.load_inline torch.storage._load_from_bytes
+    torch.fx.graph_module.reduce_graph_module torch.fx.graph_module.reduce_package_graph_module
+    torch._inductor.codecache.compile_file torch.ops.load_library torch._ops.load_library numpy.load
+    numpy.lib.npyio.load numpy.testing._private.utils.runstring numpy.f2py.compile pandas.read_pickle
+    idlelib.run.Executive.runcode
+    """.split()
+)
+
+
+def is_dangerous(name: str) -> bool:
+    """Whether "module.name" names something that could run anything a file chooses.
+
+    >>> is_dangerous("posix.system"), is_dangerous("collections.OrderedDict")
+    (True, False)
+    """
+    if name in DANGEROUS_NAMES:
+        return True
+    parts = name.split(".")
+    return any(".".join(parts[:i]) in DANGEROUS_MODULES for i in range(1, len(parts)))

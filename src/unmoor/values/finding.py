@@ -1,0 +1,33 @@
+"""One thing worth telling about a file or a run: a code that never changes, a place, a sentence, a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+__all__ = ["SEVERITIES", "Finding"]
+
+SEVERITIES: Final = ("info", "warning", "error", "danger")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fact that a reader should act on or know.
+
+    `code` is stable and in lower-case-with-dashes. `severity` is info (know it), warning (look at it), error (it will
+    fail) or danger (the file would run code that no checkpoint needs).
+    """
+
+    code: str
+    severity: str
+    place: str
+    message: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.place}: " if self.place else ""
+        return f"{self.severity}: {place}{self.message}" + (f"; {self.remedy}" if self.remedy else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as plain JSON values."""
+        return asdict(self)

@@ -1,0 +1,171 @@
+"""What an inert reading of a file is made of, beside plain Python values.
+
+A tree is dict, OrderedDict, list, tuple, set, frozenset, str, bytes, numbers, bool, None and the nodes below.
+Nothing here can run code from a file or hold tensor data. Must not know torch or numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = [
+    "CompositeTensor",
+    "NumpyArray",
+    "NumpyScalar",
+    "Opaque",
+    "Span",
+    "Storage",
+    "TensorNode",
+    "TorchValue",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where bytes lie: `nbytes` bytes from `offset` in `file` ("" is the described file itself)."""
+
+    offset: int
+    nbytes: int
+    file: str = ""
+
+    @property
+    def end(self) -> int:
+        """The offset just past the last byte."""
+        return self.offset + self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One run of tensor data that one or more tensors look into.
+
+    `device` is the tag as it stands in the file. `span` is None where the file holds no bytes for it (meta tensors,
+    damaged files). `crc32` is None where the file holds no checksum of it. `dtype` is the element type under which it
+    was pickled ("uint8" for an untyped storage).
+    """
+
+    key: str
+    dtype: str
+    nbytes: int
+    device: str
+    span: Span | None
+    crc32: int | None
+    byteorder: str = "little"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorNode:
+    """A strided tensor as pickled: a window of `shape` and `stride` (elements) from element `offset` of a storage.
+
+    `storage` is None for a tensor without data (meta). `parameter` tells an nn.Parameter. `bits` holds "conj" and
+    "neg" where the tensor is a lazy conjugate or negation of its storage. `quantizer` holds the scheme and its numbers
+    for a quantized tensor.
+    """
+
+    storage: Storage | None
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    requires_grad: bool = False
+    parameter: bool = False
+    bits: frozenset[str] = frozenset()
+    quantizer: tuple[Any, ...] | None = None
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompositeTensor:
+    """A tensor made of others: sparse, nested, or a subclass. `children` are its strided parts by name."""
+
+    layout: str
+    shape: tuple[int, ...]
+    dtype: str
+    children: Mapping[str, Any]
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    requires_grad: bool = False
+    parameter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyArray:
+    """A numpy array kept as data: `dtype` is numpy's own string (`<f4`), `data` the raw bytes.
+
+    `values` holds the elements instead where the dtype is object.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    fortran: bool
+    data: bytes
+    values: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyScalar:
+    """A numpy scalar: its dtype string and its value as a plain Python number, string or bytes."""
+
+    dtype: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TorchValue:
+    """A small value of torch itself. `kind` is size, device, dtype, layout, memory_format, qscheme or generator_state.
+
+    `value` is a tuple of ints for size, else the name as text ("cuda:7", "float32", "strided", ...).
+    """
+
+    kind: str
+    value: Any
+
+
+@dataclass(slots=True, eq=False)
+class Opaque:
+    """Stands for an object that would need code to exist: its class or function, its arguments, its state.
+
+    `name` is "module.name". `how` is global (the class or function itself), reduce (called with args) or new
+    (cls.__new__ with args). `items` are elements appended to it, `entries` pairs set on it.
+    """
+
+    name: str
+    args: tuple[Any, ...] = ()
+    state: Any = None
+    how: str = "reduce"
+    kwargs: Mapping[str, Any] | None = None
+    items: list[Any] = field(default_factory=list)
+    entries: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        if self.how == "global":
+            return f"<{self.name}, not imported>"
+        inner = ", ".join(_short(a) for a in self.args[:_SHOWN])
+        more = ", ..." if len(self.args) > _SHOWN else ""
+        return f"<{self.name}({inner}{more}), not built>"
+
+
+_SHOWN: Final = 4
+_LONG: Final = 60
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONG else value[:_LONG] + "...")
+    if isinstance(value, bytes | bytearray):
+        return f"<{len(value)} bytes>"
+    if value is None or isinstance(value, bool | float):
+        return repr(value)
+    if isinstance(value, int):
+        return repr(value) if value.bit_length() < 128 else f"<int of {value.bit_length()} bits>"
+    if isinstance(value, Opaque):
+        return f"<{value.name}>"
+    return f"<{type(value).__name__}>"

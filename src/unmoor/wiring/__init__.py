@@ -1,0 +1,1 @@
+"""What the verbs of the API do, stage by stage."""

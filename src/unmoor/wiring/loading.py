@@ -1,0 +1,96 @@
+"""load: describe -> place -> stream into storages -> the tree, inert or with the classes that were trusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from unmoor.describe import describe_file
+from unmoor.errors import TrustError, UnsupportedFile
+from unmoor.execute.streaming import Verify, stream
+from unmoor.filing import open_reader, read
+from unmoor.live import devices
+from unmoor.live.loading import LiveStorages
+from unmoor.live.trees import Realizer
+from unmoor.live.trusted import Unpickler, trusted_names
+from unmoor.plan.choose import array_nodes
+from unmoor.plan.placement import Wish, place_storages
+from unmoor.values.catalog import Catalog
+from unmoor.values.nodes import Span
+
+from .spans import open_spans
+
+__all__ = ["load_tree"]
+
+
+def load_tree(
+    path: str | os.PathLike[str],
+    *,
+    model_device: Any,
+    map_location: Any,
+    trust: Any,
+    verify: Verify,
+    buffer_bytes: int,
+    threads: int,
+    progress: Callable[[int], None] | None,
+) -> Any:
+    """The tree of a file, placed by role."""
+    device = devices.resolve(model_device)
+    mapping, call = devices.read_map_location(map_location)
+    catalog = describe_file(path)
+    trusted = None if trust is None else trusted_names(trust, catalog.globals)
+    wish = Wish(None if device is None else devices.tag(device), mapping, by_call=call is not None)
+    storages = LiveStorages(catalog.storages, place_storages(catalog, wish, devices.available()))
+    copies = storages.copies(_names(catalog))
+    with open_spans(path) as open_span:
+        stream(
+            copies,
+            storages.sinks(),
+            open_span=open_span,
+            buffer_bytes=buffer_bytes,
+            threads=threads,
+            verify=verify,
+            progress=progress,
+        )
+    if call is not None:
+        storages.remap(call, _pinned(catalog))
+    if trusted is not None:
+        return _unpickle(catalog, storages, trusted)
+    return Realizer(tensor=storages.tensor, arrays=array_nodes(catalog))(catalog.tree)
+
+
+def _names(catalog: Catalog) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for entry in catalog.tensors:
+        names.setdefault(entry.storage, entry.path)
+    return names
+
+
+def _pinned(catalog: Catalog) -> frozenset[str]:
+    """Storages that stay on the CPU whatever a callable says: random number states."""
+    return frozenset(entry.storage for entry in catalog.tensors if entry.role == "rng")
+
+
+def _unpickle(catalog: Catalog, storages: LiveStorages, trusted: Mapping[str, Any]) -> Any:
+    span = catalog.facts.get("data_pkl")
+    if not isinstance(span, Span):
+        raise UnsupportedFile(
+            f"{catalog.path} is {catalog.format}: it holds no objects that trust= could let in", path=catalog.path
+        )
+    with open_reader(catalog.path) as reader:
+        data = read(reader, span.offset, span.nbytes)
+    unpickler = Unpickler(data, trusted=trusted, storage=storages.persistent, encoding="utf-8")
+    try:
+        return unpickler.load()
+    except TrustError:
+        raise
+    except Exception as error:
+        raise TrustError(
+            f"building the trusted objects of {catalog.path} failed: {type(error).__name__}: {error}",
+            details=tuple(f"not trusted: {name}" for name in catalog.globals if name not in trusted and "." in name)[
+                :12
+            ],
+            remedy="Trust the classes that the object is made of as well, or load without trust= to get inert values.",
+            path=catalog.path,
+        ) from error

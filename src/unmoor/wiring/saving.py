@@ -1,0 +1,124 @@
+"""save: live objects -> content -> archive -> described again and held against the promise -> published."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+import torch
+
+from unmoor.describe import describe_file
+from unmoor.errors import SaveError
+from unmoor.execute.archive import Record, torch_records, torch_trailer, write_archive
+from unmoor.execute.commit import publish
+from unmoor.live.content import Content
+from unmoor.live.pickling import pickle_tree
+from unmoor.report.restore import receipt_text
+from unmoor.values.catalog import Catalog
+from unmoor.values.report import Receipt
+from unmoor.values.text import key_text
+from unmoor.version import __version__
+
+__all__ = ["MANIFEST", "write_content"]
+
+MANIFEST = "unmoor/manifest.json"
+
+Crcs = Mapping[str, tuple[int, int, int]]
+
+
+def write_content(
+    path: str | os.PathLike[str],
+    content: Content,
+    *,
+    buffer_bytes: int,
+    threads: int,
+    progress: Callable[[int], None] | None,
+) -> Receipt:
+    """Write `content` to `path`, whole and durable, and say what was written."""
+    begin = time.perf_counter()
+    pickled, blobs = pickle_tree(content.tree, content.tensors.values())
+    records = torch_records(pickled, [(key, blob.nbytes, blob) for key, blob in blobs.items()])
+    target = os.fspath(path)
+
+    def check(temporary: str) -> None:
+        _hold_against(describe_file(temporary), content, target)
+
+    needed = sum(record.nbytes for record in records)
+    with publish(target, needed=needed, durability="disk", check=check) as temporary:
+        write_archive(
+            temporary,
+            records,
+            name=_archive_name(target),
+            finish=partial(_finish, content),
+            threads=threads,
+            buffer_bytes=buffer_bytes,
+            progress=progress,
+        )
+    receipt = Receipt(
+        path=target,
+        nbytes=os.stat(target).st_size,
+        seconds=time.perf_counter() - begin,
+        counts=_counts(content),
+        converted=tuple(content.converted),
+    )
+    return replace(receipt, text=receipt_text(receipt))
+
+
+def _archive_name(path: str) -> str:
+    """The folder inside the archive, which torch names after the file."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    return stem if stem.isascii() and stem.isprintable() and 0 < len(stem) < 128 else "archive"
+
+
+def _finish(content: Content, crcs: Crcs) -> list[Record]:
+    manifest = json.dumps(_manifest(content, crcs), separators=(",", ":")).encode()
+    return [*torch_trailer(crcs), Record(MANIFEST, len(manifest), manifest)]
+
+
+def _manifest(content: Content, crcs: Crcs) -> dict[str, Any]:
+    spans = {name.removeprefix("data/"): list(span) for name, span in crcs.items() if name.startswith("data/")}
+    return {
+        "manifest": 1,
+        "writer": {"unmoor": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "world_size": 1,
+        "roles": content.roles,
+        "numpy": [list(keys) for keys in content.arrays],
+        "storages": spans,
+    }
+
+
+def _hold_against(catalog: Catalog, content: Content, path: str) -> None:
+    """Every tensor that was to be written must be described as it was; the reader is the writer's checker."""
+    found = {entry.keys: entry for entry in catalog.tensors}
+    faults = []
+    for keys, tensor in content.tensors.items():
+        entry = found.get(keys)
+        want = (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        if entry is None or (entry.shape, entry.dtype) != want:
+            faults.append(f"{key_text(keys)}: meant {want}, found {entry and (entry.shape, entry.dtype)}")
+    if faults:
+        raise SaveError(
+            f"what was written for {path} does not read back as it was meant; the older file is intact",
+            details=faults[:10],
+            remedy="This is a defect of unmoor: please report it with the tensor's class and layout.",
+            path=path,
+        )
+
+
+def _counts(content: Content) -> dict[str, tuple[int, int]]:
+    counts: dict[str, tuple[int, int]] = {}
+    roles = {role["role"] for role in content.roles.values()}
+    for keys, tensor in content.tensors.items():
+        role = str(keys[0]) if keys and keys[0] in roles else "extra"
+        number, total = counts.get(role, (0, 0))
+        nbytes = tensor.numel() * tensor.itemsize if tensor.layout == torch.strided else 0
+        counts[role] = (number + 1, total + nbytes)
+    return counts
