@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from math import prod
-from os.path import commonprefix
 from typing import Final, Generic, TypeVar
 
 __all__ = ["Row", "choice_text", "fold", "pattern_text"]
@@ -140,7 +139,10 @@ def _common_head(words: Sequence[str]) -> str:
     heads = {_numbered(word) for word in words}
     if len({head for head, _ in heads}) == 1 and all(digits for _, digits in heads):
         return next(iter(heads))[0]
-    shared = commonprefix(words)
+    first, last = min(words), max(words)
+    shared = first[
+        : next((i for i, pair in enumerate(zip(first, last, strict=False)) if len(set(pair)) > 1), len(first))
+    ]
     head = shared[: shared.rfind("_") + 1]
     return head if all(len(word) > len(head) for word in words) else ""
 
