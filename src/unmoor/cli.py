@@ -108,8 +108,7 @@ def commands() -> None:
 def inspect(path: str, *, as_json: bool, all_tensors: bool) -> int:
     """Say what a checkpoint holds, on which devices it was, and whether it is safe.
 
-    Runs nothing from the file, reads no tensor data and needs no PyTorch. PATH is a file, or the folder of a
-    checkpoint that has several.
+    Runs nothing from the file, reads no tensor data and needs no PyTorch.
     """
     from . import api
 

@@ -37,7 +37,7 @@ def install() -> ModuleType:
 
     torch._register_device_module("sim", sim)
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
-    sim._recurrent = recurrent.register()
+    recurrent.register()
     return sim
 
 

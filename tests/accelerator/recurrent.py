@@ -7,14 +7,14 @@ parts, registered above autograd, which then differentiates the parts.
 import torch
 from torch import Tensor
 
+LIBRARY = torch.library.Library("aten", "IMPL")
 
-def register() -> torch.library.Library:
-    """Register both cells; they stay for as long as the returned library lives."""
-    library = torch.library.Library("aten", "IMPL")
+
+def register() -> None:
+    """Register both cells."""
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
-        library.impl("_thnn_fused_lstm_cell", _lstm_cell, key)
-        library.impl("_thnn_fused_gru_cell", _gru_cell, key)
-    return library
+        LIBRARY.impl("_thnn_fused_lstm_cell", _lstm_cell, key)
+        LIBRARY.impl("_thnn_fused_gru_cell", _gru_cell, key)
 
 
 def _lstm_cell(

@@ -12,6 +12,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -261,6 +262,8 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
       value = to_host(call, value);
     }
   }
+  // Backward runs on a thread per device: with the caller's number of threads, or sums would be split otherwise.
+  at::init_num_threads();
   {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     std::optional<Lent> lent;

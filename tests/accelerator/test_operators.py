@@ -151,6 +151,21 @@ def test_views_of_trained_tensors_work_in_inference_mode() -> None:
     assert x.tolist() == [[0, 0, 1], [0, 0, 1]]
 
 
+def test_backward_follows_the_number_of_threads() -> None:
+    """A gradient that is a long sum has the CPU's bits for any number of threads, though another thread sums it."""
+    threads = torch.get_num_threads()
+    values = torch.randn(300_000, generator=torch.Generator().manual_seed(3))
+    try:
+        for count in (2, 1, 2):
+            torch.set_num_threads(count)
+            weights = [torch.ones((), device=device, requires_grad=True) for device in ("cpu", "sim:1")]
+            for weight in weights:
+                (values.to(weight.device) * weight).sum().backward()
+            _assert_same_bits(weights[1].grad, weights[0].grad)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_gradients_flow_back_across_devices() -> None:
     """A model split over two devices gives every parameter its gradient where it lives."""
     first, second = nn.Linear(3, 4).to("sim:0"), nn.Linear(4, 1).to("sim:1")

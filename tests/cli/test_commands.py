@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import unmoor.errors
-from report.catalogs import catalog, danger, opaque, part, tensor, training_checkpoint
+from tests.report.catalogs import catalog, danger, opaque, part, tensor, training_checkpoint
 from unmoor import cli
 from unmoor.errors import (
     CorruptFile,

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..errors import CorruptFile
-from ..filing import Reader
-from ..values.catalog import Catalog, Part, TensorEntry
-from ..values.dtypes import DTYPES
-from ..values.finding import Finding
-from ..values.nodes import Storage, TensorNode
-from ..values.text import count, format_bytes, format_shape
+from unmoor.errors import CorruptFile
+from unmoor.filing import Reader
+from unmoor.values.catalog import Catalog, Part, TensorEntry
+from unmoor.values.dtypes import DTYPES
+from unmoor.values.finding import Finding
+from unmoor.values.nodes import Storage, TensorNode
+from unmoor.values.text import count, format_bytes, format_shape
+
 from .dangers import dangerous_calls, find_dangers, find_foreign
 from .dialects import dialect_of
 from .reading import Reading, Scanner

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from ..values.nodes import CompositeTensor, NumpyArray, NumpyScalar, Opaque, TensorNode
-from ..values.optimizers import guess_family
+from unmoor.values.nodes import CompositeTensor, NumpyArray, NumpyScalar, Opaque, TensorNode
+from unmoor.values.optimizers import guess_family
 
 __all__ = ["Match", "match"]
 
@@ -85,10 +85,10 @@ def _mapping(node: Mapping[Any, Any], key: Any) -> Match | None:
         found = Match("rng", "numpy", {"generator": _told(node["bit_generator"])})
     else:
         found = _scheduler(node)
-    return found or _model(node, key)
+    return found or _model(node)
 
 
-def _model(node: Mapping[Any, Any], key: Any) -> Match | None:
+def _model(node: Mapping[Any, Any]) -> Match | None:
     """A flat mapping of parameter names to tensors; an `_extra_state` may be anything."""
     tensors, flat, dotted = 0, 0, False
     for name, value in node.items():
@@ -109,7 +109,7 @@ def _model(node: Mapping[Any, Any], key: Any) -> Match | None:
 
 def _optimizer(node: Mapping[Any, Any], kind: str) -> Match | None:
     state, groups = node.get("state"), node.get("param_groups")
-    if type(state) not in _MAPPINGS or type(groups) not in _SEQUENCES or not groups:
+    if not isinstance(state, Mapping) or type(groups) not in _SEQUENCES or not groups:
         return None
     if any(type(group) not in _MAPPINGS or "params" not in group for group in groups):
         return None
@@ -195,11 +195,11 @@ def _words(value: Any) -> bool:
 
 
 def _object(node: Opaque) -> Match | None:
-    """A pickled nn.Module or optimizer object, known by the attributes that every one of them has."""
+    """A pickled nn.Module, TorchScript module or optimizer, known by the attributes that every one of them has."""
     state = node.state
     if type(state) is not dict:
         return None
-    if "_parameters" in state and "_modules" in state:
+    if ("_parameters" in state and "_modules" in state) or node.name.startswith("__torch__."):
         return Match("model", "object", {"class": node.name})
     found = _optimizer(state, "object") if "param_groups" in state else None
     return found and found._replace(detail={**found.detail, "class": node.name})

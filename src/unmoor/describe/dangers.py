@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
-from ..values.finding import Finding
-from ..values.nodes import Opaque
-from ..values.text import count, listing
+from unmoor.values.finding import Finding
+from unmoor.values.nodes import Opaque
+from unmoor.values.text import count, listing
 
 __all__ = ["Scan", "danger_of", "dangerous_calls", "find_dangers", "find_foreign"]
 
@@ -107,7 +107,9 @@ def _call(call: Opaque, grade: str, place: str, inner: str) -> Finding:
 
 
 def _named(name: str, grade: str) -> Finding:
-    return Finding(_code(grade), grade, "", f"the file names {name}, without calling it by itself", "no checkpoint needs it")
+    return Finding(
+        _code(grade), grade, "", f"the file names {name}, without calling it by itself", "no checkpoint needs it"
+    )
 
 
 def _code(grade: str) -> str:
@@ -134,7 +136,10 @@ def find_foreign(names: Iterable[str], known: Collection[str]) -> list[Finding]:
     foreign = sorted(
         name
         for name in names
-        if name not in known and name not in _KNOWN and not danger_of(name) and not name.startswith(("__torch__", "numpy.dtypes."))
+        if name not in known
+        and name not in _KNOWN
+        and not danger_of(name)
+        and not name.startswith(("__torch__", "numpy.dtypes."))
     )
     if not foreign:
         return []

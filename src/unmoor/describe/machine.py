@@ -11,8 +11,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ..errors import CorruptFile, HostileFile
-from ..values.nodes import CompositeTensor, NumpyScalar, Opaque, Storage, TensorNode, TorchValue
+from unmoor.errors import CorruptFile, HostileFile
+from unmoor.values.nodes import CompositeTensor, NumpyScalar, Opaque, Storage, TensorNode, TorchValue
 
 __all__ = ["Machine", "Rule", "Short", "callee_name"]
 

@@ -14,25 +14,26 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any, Final
 
-from ..errors import UnsupportedFile
+from unmoor.errors import UnsupportedFile
+
 from .machine import Machine, Short
 
 __all__ = ["run"]
 
-_MAX_MEMO: Final = 16_000_000
 _MAX_MARKS: Final = 10_000
 _MAX_INT_BYTES: Final = 4096
 _MAX_LINE: Final = 4096
 _MAX_PROTOCOL: Final = 5
 
+_U1: Final = Struct("<B").unpack_from
 _U2: Final = Struct("<H").unpack_from
 _U4: Final = Struct("<I").unpack_from
 _I4: Final = Struct("<i").unpack_from
 _U8: Final = Struct("<Q").unpack_from
 _F8: Final = Struct(">d").unpack_from
 
-_MARK, _STOP, _REDUCE, _PUT, _LONG_PUT, _GET, _LONG_GET = b"(.Rqrhj"
-_TUPLE, _TUPLE1, _TUPLE2, _TUPLE3, _INT1, _MEMOIZE, _EMPTY_TUPLE = b"t\x85\x86\x87K\x94)"
+_MARK, _STOP, _REDUCE, _PUT, _LONG_PUT, _GET = b"(.Rqrh"
+_TUPLE, _TUPLE1, _TUPLE2, _INT1 = b"t\x85\x86K"
 
 
 def run(machine: Machine) -> Any:
@@ -46,64 +47,68 @@ def run(machine: Machine) -> Any:
     except struct_error:
         raise Short(machine.size + 1) from None
     except IndexError:
-        if machine.pos + 1 >= machine.size:
+        if machine.pos >= machine.size:
             raise Short(machine.size + 1) from None
         raise machine.corrupt("takes more from its stack than there is") from None
 
 
 def _loop(m: Machine) -> Any:
     data, memo, meta, table = m.data, m.memo, m.meta, _TABLE
-    stack, pos, left = m.stack, m.pos, m.left
-    while True:
+    stack, pos, left, index = m.stack, m.pos, m.left, -1
+    try:
+        while True:
+            op = data[pos]
+            pos += 1
+            if op == _LONG_PUT:
+                memo[_U4(data, pos)[0]] = stack[-1]
+                pos += 4
+                left -= 1
+            elif op == _GET:
+                index = data[pos]
+                stack.append(memo[index])
+                pos += 1
+            elif op == _INT1:
+                stack.append(data[pos])
+                pos += 1
+            elif op == _MARK:
+                meta.append(stack)
+                m.stack = stack = []
+                if len(meta) > _MAX_MARKS:
+                    raise m.hostile(f"nests deeper than {_MAX_MARKS:,} levels")
+            elif op == _TUPLE:
+                items = tuple(stack)
+                m.stack = stack = meta.pop()
+                stack.append(items)
+                left -= 1
+            elif op == _REDUCE:
+                m.pos = pos
+                args = stack.pop()
+                stack[-1] = m.call(stack[-1], args)
+            elif op == _TUPLE2:
+                last = stack.pop()
+                stack[-1] = (stack[-1], last)
+                left -= 1
+            elif op == _PUT:
+                memo[data[pos]] = stack[-1]
+                pos += 1
+            elif op == _TUPLE1:
+                stack[-1] = (stack[-1],)
+                left -= 1
+            elif op == _STOP:
+                m.pos = pos
+                return stack.pop()
+            else:
+                m.pos = pos
+                pos = table[op](m, pos)
+                stack = m.stack
+                if left < 0 or m.left < 0:
+                    m.charge(m.left + 1)
+    except KeyError:
+        if index in memo:
+            raise
+        raise m.corrupt(f"recalls memo {index}, which was never stored") from None
+    finally:
         m.pos = pos
-        op = data[pos]
-        pos += 1
-        if op == _LONG_PUT:
-            (index,) = _U4(data, pos)
-            if index > _MAX_MEMO:
-                raise m.hostile(f"numbers a memo {index:,}")
-            memo[index] = stack[-1]
-            pos += 4
-        elif op == _GET:
-            index = data[pos]
-            pos += 1
-            if index not in memo:
-                raise m.corrupt(f"recalls memo {index}, which was never stored")
-            stack.append(memo[index])
-        elif op == _INT1:
-            stack.append(data[pos])
-            pos += 1
-        elif op == _PUT:
-            memo[data[pos]] = stack[-1]
-            pos += 1
-        elif op == _MARK:
-            meta.append(stack)
-            m.stack = stack = []
-            if len(meta) > _MAX_MARKS:
-                raise m.hostile(f"nests deeper than {_MAX_MARKS:,} levels")
-        elif op == _TUPLE:
-            items = tuple(stack)
-            m.stack = stack = meta.pop()
-            stack.append(items)
-            left -= 1
-        elif op == _REDUCE:
-            args = stack.pop()
-            stack[-1] = m.call(stack[-1], args)
-        elif op == _TUPLE1:
-            stack[-1] = (stack[-1],)
-            left -= 1
-        elif op == _TUPLE2:
-            last = stack.pop()
-            stack[-1] = (stack[-1], last)
-            left -= 1
-        elif op == _STOP:
-            m.pos = pos
-            return stack.pop()
-        else:
-            pos = table[op](m, pos)
-            stack = m.stack
-            if left < 0 or m.left < 0:
-                m.charge(max(m.left, 0) + 1)
 
 
 def _line(m: Machine, pos: int, limit: int = _MAX_LINE) -> tuple[bytes, int]:
@@ -175,15 +180,15 @@ def _length(m: Machine, pos: int, width: int) -> int:
     return int.from_bytes(m.data[pos : pos + width], "little")
 
 
-def _text(width: int) -> Callable[[Machine, int], int]:
+def _text(unpack: Callable[..., tuple[Any, ...]], width: int) -> Callable[[Machine, int], int]:
     def handler(m: Machine, pos: int) -> int:
         start = pos + width
-        end = start + _length(m, pos, width)
+        end = start + unpack(m.data, pos)[0]
         if end > m.size:
             raise Short(end)
         m.left -= 1
         try:
-            m.stack.append(str(m.data[start:end], "utf-8", "surrogatepass"))
+            m.stack.append(m.data[start:end].decode("utf-8", "surrogatepass"))
         except UnicodeDecodeError:
             raise m.corrupt("holds text that is not UTF-8") from None
         return end
@@ -358,8 +363,7 @@ def _recall(m: Machine, index: int) -> None:
 
 
 def _store(m: Machine, index: int) -> None:
-    if not 0 <= index <= _MAX_MEMO:
-        raise m.hostile(f"numbers a memo {index:,}")
+    m.left -= 1
     m.memo[index] = m.stack[-1]
 
 
@@ -474,7 +478,7 @@ _HANDLERS: Final[dict[bytes, Callable[[Machine, int], int]]] = {
     b"N": _constant(None), b"\x88": _constant(True), b"\x89": _constant(False), b")": _constant(()),
     b"P": _persistent_text, b"Q": _persistent,
     b"S": _string, b"T": _blob(4, _native), b"U": _blob(1, _native),
-    b"V": _unicode, b"X": _text(4), b"\x8c": _text(1), b"\x8d": _text(8),
+    b"V": _unicode, b"X": _text(_U4, 4), b"\x8c": _text(_U1, 1), b"\x8d": _text(_U8, 8),
     b"B": _blob(4, bytes), b"C": _blob(1, bytes), b"\x8e": _blob(8, bytes), b"\x96": _blob(8, bytearray),
     b"\x8a": _long(1), b"\x8b": _long(4),
     b"a": _append, b"e": _extend, b"\x90": _extend, b"s": _set_item, b"u": _set_items,

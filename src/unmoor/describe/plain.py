@@ -11,7 +11,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
-from ..values.nodes import NumpyArray, NumpyScalar, Opaque
+from unmoor.values.nodes import NumpyArray, NumpyScalar, Opaque
+
 from .machine import Machine, Rule
 
 __all__ = ["PLAIN_BUILDS", "PLAIN_RULES"]
@@ -46,6 +47,9 @@ def _filled(m: Machine, target: Any, args: _Args) -> Any:
 
 
 def _ordered_dict(m: Machine, args: _Args) -> Any:
+    if not args:
+        m.charge(8)
+        return OrderedDict()
     return _filled(m, OrderedDict(), args)
 
 
@@ -167,14 +171,10 @@ def _dtype_text(dtype: Any) -> tuple[str, int] | None:
     """The text numpy itself writes for a pickled dtype (`<f4`, `|b1`, `<U3`, `<M8[D]`, `|O`) and its bytes per element."""
     if type(dtype) is not Opaque or dtype.name != "numpy.dtype" or not dtype.args or type(dtype.args[0]) is not str:
         return None
-    base, state = dtype.args[0], dtype.state if type(dtype.state) is tuple else ()
+    base: str = dtype.args[0]
+    state: _Args = dtype.state if type(dtype.state) is tuple else ()
     kind, digits = base[:1], base[1:]
-    if (
-        kind not in tuple("biufcSUVOMm")
-        or not digits.isascii()
-        or not (digits.isdigit() or not digits)
-        or len(digits) > 9
-    ):
+    if kind not in tuple("biufcSUVOMm") or not digits.isascii() or not (digits or "0").isdigit() or len(digits) > 9:
         return None
     order = state[1] if len(state) > 1 and state[1] in ("<", ">", "|", "=") else "|"
     if kind in ("O", "M", "m"):

@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import CorruptFile, FileError, HostileFile
-from ..filing import Reader, read_into
-from ..values.nodes import Opaque
-from ..values.text import format_bytes
+from unmoor.errors import CorruptFile, FileError, HostileFile
+from unmoor.filing import Reader, read_into
+from unmoor.values.nodes import Opaque
+from unmoor.values.text import format_bytes
+
 from . import pickles
 from .machine import Machine, Short
 from .rebuild import BUILDS, CONSTANTS, RULES

@@ -10,15 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..values.dtypes import BY_STORAGE, DTYPES
-from ..values.nodes import CompositeTensor, NumpyArray, Opaque, Storage, TensorNode, TorchValue
+from unmoor.values.dtypes import BY_STORAGE, DTYPES
+from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, Storage, TensorNode, TorchValue
+
 from .machine import Machine, Rule
 from .plain import PLAIN_BUILDS, PLAIN_RULES
 
-__all__ = ["BUILDS", "CONSTANTS", "RULES", "STORAGES", "View", "storage_dtype"]
+__all__ = ["BUILDS", "CONSTANTS", "RULES", "STORAGES", "View", "storage_parts"]
 
 _Args = tuple[Any, ...]
 _LIMIT: Final = 1 << 63
+_MANY: Final = 16
 _NO_BITS: Final[frozenset[str]] = frozenset()
 _BITS: Final = ("conj", "neg")
 _PARAMETERS: Final = frozenset({"torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer", "torch.nn.Parameter"})
@@ -44,25 +46,53 @@ class View:
     offset: int
 
 
+_STORAGE_DTYPES: Final = {
+    f"torch.{place}{name}": BY_STORAGE[name].name if name in BY_STORAGE else "uint8"
+    for place in ("", "cuda.", "storage.")
+    for name in (*BY_STORAGE, *_UNTYPED)
+}
+
+STORAGES: Final = frozenset(_STORAGE_DTYPES) | {"torch.storage.TypedStorage"}
+"""The names of torch's storage classes."""
+
+
 def storage_dtype(kind: Any) -> str | None:
     """The element type that a pickled storage class stands for; None for what is no storage class."""
-    if type(kind) is not Opaque or kind.how != "global" or not kind.name.startswith("torch."):
+    if type(kind) is not Opaque or kind.how != "global":
         return None
-    name = kind.name.rpartition(".")[2]
-    if name in _UNTYPED:
-        return "uint8"
-    return BY_STORAGE[name].name if name in BY_STORAGE else None
+    return _STORAGE_DTYPES.get(kind.name)
+
+
+def storage_parts(m: Machine, pid: Any, fields: int) -> tuple[str, str, str, int]:
+    """dtype, key, device tag and number of elements of a persistent id ("storage", class, key, tag, number, ...)."""
+    if type(pid) is not tuple or len(pid) != fields or _word(pid[0]) != "storage":
+        raise m.corrupt("holds a persistent id that is no storage")
+    dtype, key, tag, numel = storage_dtype(pid[1]), _word(pid[2]), _word(pid[3]), pid[4]
+    if not dtype or key is None or tag is None or type(numel) is not int or not 0 <= numel < _LIMIT:
+        raise m.corrupt("holds a persistent id whose parts are none")
+    return dtype, key, tag, numel
+
+
+def _word(value: Any) -> str | None:
+    """Text, also where Python 2 wrote it as bytes."""
+    if type(value) is str:
+        return value
+    return value.decode("ascii", "replace") if type(value) is bytes else None
+
+
+def _tuple(m: Machine, value: Any, what: str) -> tuple[Any, ...]:
+    if type(value) is TorchValue and value.kind == "size":
+        return tuple(value.value)
+    if type(value) is not list:
+        raise m.corrupt(f"gives a tensor a {what} that is no tuple")
+    m.charge(len(value))
+    return tuple(value)
 
 
 def _ints(m: Machine, value: Any, what: str) -> tuple[int, ...]:
-    if type(value) is TorchValue and value.kind == "size":
-        value = value.value
-    if type(value) is list:
-        m.charge(len(value))
-        value = tuple(value)
     if type(value) is not tuple:
-        raise m.corrupt(f"gives a tensor a {what} that is no tuple")
-    if len(value) > 16:
+        value = _tuple(m, value, what)
+    if len(value) > _MANY:
         m.charge(len(value) // 4)
     for number in value:
         if type(number) is not int or not -_LIMIT <= number < _LIMIT:
@@ -112,7 +142,8 @@ def _tensor(m: Machine, args: _Args) -> Any:
 
 
 def _tensor_v2(m: Machine, args: _Args) -> Any:
-    _need(m, args, "_rebuild_tensor_v2", 6, 7)
+    if len(args) not in (6, 7):
+        _need(m, args, "_rebuild_tensor_v2", 6, 7)
     return _strided(m, args, None, args[4], args[6] if len(args) > 6 else None)
 
 
@@ -316,11 +347,6 @@ RULES: Final[dict[str, Rule]] = {
     **{f"torch.jit._pickle.build_{kind}list": _first for kind in ("int", "double", "bool", "tensor")},
     "torch.jit._pickle.restore_type_tag": _first,
 }  # fmt: skip
-
-STORAGES: Final = frozenset(
-    {f"torch.{place}{name}" for place in ("", "cuda.", "storage.") for name in (*BY_STORAGE, *_UNTYPED, "TypedStorage")}
-)
-"""The names of torch's storage classes."""
 
 CONSTANTS: Final[dict[str, Any]] = {
     **{f"torch.{name}": TorchValue("dtype", name) for name in (*DTYPES, *_SHELLS)},

@@ -10,18 +10,19 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..errors import CorruptFile, UnsupportedFile
-from ..filing import Reader
-from ..values.catalog import Catalog
-from ..values.dtypes import DTYPES
-from ..values.finding import Finding
-from ..values.nodes import Storage
-from ..values.text import count, listing
+from unmoor.errors import CorruptFile, UnsupportedFile
+from unmoor.filing import Reader
+from unmoor.values.catalog import Catalog
+from unmoor.values.dtypes import DTYPES
+from unmoor.values.finding import Finding
+from unmoor.values.nodes import Storage
+from unmoor.values.text import count, listing
+
 from .assemble import Contents, assemble
 from .machine import Machine
 from .reading import MAX_PICKLE, Reading, read_pickle
-from .rebuild import storage_dtype
-from .zips import Archive, Record, read_archive, record_bytes
+from .rebuild import storage_parts
+from .zips import Archive, read_archive, record_bytes
 
 __all__ = ["describe_zip"]
 
@@ -30,6 +31,7 @@ _MAX_MANIFEST: Final = 64 << 20
 _MANIFEST: Final = "unmoor/manifest.json"
 _PICKLE: Final = "data.pkl"
 _CONSTANTS: Final = "constants.pkl"
+_CODE: Final = "code/"
 _PID_FIELDS: Final = 5
 
 
@@ -47,7 +49,7 @@ def describe_zip(reader: Reader) -> Catalog:
         readings=readings,
         storages=source.storages,
         faults=source.faults,
-        findings=_findings(archive, source),
+        findings=_findings(archive, prefix),
         manifest=_manifest(reader, archive, prefix),
         facts=_facts(reader, archive, prefix, readings[0], source.byteorder),
     )
@@ -95,11 +97,7 @@ class _Source:
 
     def storage(self, machine: Machine, pid: Any) -> Storage:
         """The storage of a persistent id ("storage", class, key, tag, number of elements)."""
-        if type(pid) is not tuple or len(pid) != _PID_FIELDS or _word(pid[0]) != "storage":
-            raise machine.corrupt("holds a persistent id that is no storage")
-        dtype, key, tag, numel = storage_dtype(pid[1]), _word(pid[2]), _word(pid[3]), pid[4]
-        if dtype is None or key is None or tag is None or type(numel) is not int or not 0 <= numel < 1 << 63:
-            raise machine.corrupt("holds a persistent id whose parts are none")
+        dtype, key, tag, numel = storage_parts(machine, pid, _PID_FIELDS)
         name = key if self.folder == "data" else f"{self.folder}/{key}"
         nbytes = numel * DTYPES[dtype].itemsize
         known = self.storages.get(name)
@@ -126,15 +124,10 @@ class _Source:
             return "little"
         order = record_bytes(self.reader, record, _SMALL)
         if order not in (b"little", b"big"):
-            raise CorruptFile(f"{self.reader.path}: byte order {order[:20]!r} is neither little nor big", path=self.reader.path)
+            raise CorruptFile(
+                f"{self.reader.path}: byte order {order[:20]!r} is neither little nor big", path=self.reader.path
+            )
         return order.decode()
-
-
-def _word(value: Any) -> str | None:
-    """Text, also where Python 2 wrote it as bytes."""
-    if type(value) is bytes:
-        return value.decode("ascii", "replace")
-    return value if type(value) is str else None
 
 
 def _manifest(reader: Reader, archive: Archive, prefix: str) -> Mapping[str, Any] | None:
@@ -166,12 +159,15 @@ def _facts(reader: Reader, archive: Archive, prefix: str, reading: Reading, byte
     return facts
 
 
-def _findings(archive: Archive, source: _Source) -> list[Finding]:
+def _findings(archive: Archive, prefix: str) -> list[Finding]:
     findings = []
-    packed = [record.name for record in archive.records.values() if record.span is None]
+    code = prefix + _CODE
+    packed = [name for name, record in archive.records.items() if record.method and not name.startswith(code)]
     if packed:
         message = f"{count(len(packed), 'record')} compressed, which torch.save never does: {listing(packed)}"
-        findings.append(Finding("compressed-record", "warning", "", message, "write the file again to read it by parts"))
+        findings.append(
+            Finding("compressed-record", "warning", "", message, "write the file again to read it by parts")
+        )
     bare = [record.name for record in archive.records.values() if record.crc32 is None]
     if bare:
         message = f"{count(len(bare), 'record')} without a checksum: damage to them cannot be seen"

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from ..errors import HostileFile
-from ..values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
+from unmoor.errors import HostileFile
+from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
+
 from .classify import Match, match
 
 __all__ = ["Found", "Seen", "Walked", "walk"]
@@ -65,7 +66,9 @@ class _Frame:
 
     __slots__ = ("children", "found", "keys", "node", "open", "order", "rest", "role", "start", "text")
 
-    def __init__(self, node: Any, keys: tuple[Any, ...], role: str, found: Match | None, start: int, order: int) -> None:
+    def __init__(
+        self, node: Any, keys: tuple[Any, ...], role: str, found: Match | None, start: int, order: int
+    ) -> None:
         self.node, self.keys, self.role, self.found = node, keys, role, found
         self.start, self.order = start, order
         self.children = _children(node)
@@ -207,7 +210,9 @@ def _extra(order: int, keys: tuple[Any, ...], node: Any, start: int, stop: int) 
 def _key_text(key: Any) -> str:
     if type(key) is str:
         return key if len(key) <= _MAX_KEY else key[:_MAX_KEY] + "..."
-    if type(key) in _SIMPLE_KEYS or (type(key) is tuple and all(type(k) in _SIMPLE_KEYS or type(k) is str for k in key)):
+    if type(key) in _SIMPLE_KEYS or (
+        type(key) is tuple and all(type(k) in _SIMPLE_KEYS or type(k) is str for k in key)
+    ):
         return str(key)
     return f"<{key.name}>" if type(key) is Opaque else f"<{type(key).__name__}>"
 

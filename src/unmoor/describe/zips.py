@@ -9,13 +9,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import Final, NamedTuple, NoReturn
 
-from ..errors import CorruptFile, HostileFile, UnsupportedFile
-from ..filing import Reader, read, read_into
-from ..values.nodes import Span
-from ..values.text import format_bytes, listing
+from unmoor.errors import CorruptFile, HostileFile, UnsupportedFile
+from unmoor.filing import Reader, read, read_into
+from unmoor.values.nodes import Span
+from unmoor.values.text import format_bytes, listing
 
 __all__ = ["Archive", "Record", "read_archive", "record_bytes"]
 
@@ -24,6 +24,8 @@ _END64: Final = Struct("<IQHHIIQQQQ")
 _LOCATOR: Final = Struct("<IIQI")
 _CENTRAL: Final = Struct("<IHHHHHHIIIHHHHHII")
 _LOCAL: Final = Struct("<IHHHHHIIIHH")
+_FIELD: Final = Struct("<HH")
+_ZIP64: Final = 1
 _END_MARK: Final = b"PK\x05\x06"
 _CENTRAL_SIGNATURE: Final = 0x02014B50
 _LOCAL_SIGNATURE: Final = 0x04034B50
@@ -269,22 +271,14 @@ def _central(raw: bytes, at: int) -> tuple[_Entry | None, int]:
 def _zip64(extra: bytes, *wanted: bool) -> list[int] | None:
     """The 64-bit numbers of a ZIP64 field in the fixed order size, stored, header; 0 where not wanted."""
     at = 0
-    while at + 4 <= len(extra):
-        kind, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
-        if kind == 1:
-            return _numbers(extra[at + 4 : at + 4 + length], wanted)
-        at += 4 + length
+    while at + _FIELD.size <= len(extra):
+        kind, length = _FIELD.unpack_from(extra, at)
+        at += _FIELD.size
+        if kind == _ZIP64 and length >= 8 * sum(wanted) and at + length <= len(extra):
+            numbers = iter(unpack_from(f"<{sum(wanted)}Q", extra, at))
+            return [next(numbers) if want else 0 for want in wanted]
+        at += length
     return None
-
-
-def _numbers(field: bytes, wanted: Sequence[bool]) -> list[int] | None:
-    if len(field) < 8 * sum(wanted):
-        return None
-    numbers, at = [], 0
-    for want in wanted:
-        numbers.append(int.from_bytes(field[at : at + 8], "little") if want else 0)
-        at += 8 * want
-    return numbers
 
 
 def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:

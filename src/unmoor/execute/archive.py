@@ -6,6 +6,7 @@ Decides nothing about what is saved. All offsets are known before the first byte
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from .checksums import combine, crc32
 from .sinks import Blob
 from .zipping import ALIGNMENT, ZIP64_FROM, Member, descriptor, directory, local_header, place
 
-__all__ = ["HAS_PWRITE", "Written", "Record", "archive_bytes", "torch_records", "torch_trailer", "write_archive"]
+__all__ = ["HAS_PWRITE", "Record", "Written", "archive_bytes", "torch_records", "torch_trailer", "write_archive"]
 
 HAS_PWRITE: Final = hasattr(os, "pwrite")
 
@@ -54,7 +55,7 @@ def torch_records(pickle: bytes, storages: Sequence[tuple[str, int, Blob]]) -> l
     `storages` are (key, bytes, data): the keys are those of the pickle's persistent ids.
     """
     head = [("data.pkl", pickle), (".format_version", b"1"), (".storage_alignment", str(ALIGNMENT).encode())]
-    head.append(("byteorder", b"little"))
+    head.append(("byteorder", sys.byteorder.encode()))
     return [
         *(Record(name, len(data), data) for name, data in head),
         *(Record(f"data/{key}", nbytes, blob) for key, nbytes, blob in storages),

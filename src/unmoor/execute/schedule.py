@@ -103,14 +103,14 @@ Job = Batch | Piece
 
 def blocks_of(copies: Iterable[Copy], sinks: Mapping[str, Sink]) -> list[Block]:
     """Copies grouped by the storage they read, in file order. Copies without elements are left out."""
-    blocks: dict[Storage, Block] = {}
+    blocks: dict[int, Block] = {}
     for copy in copies:
         storage = copy.node.storage
         if storage is None or storage.span is None or 0 in copy.node.shape:
             continue
-        block = blocks.get(storage)
+        block = blocks.get(id(storage))
         if block is None:
-            block = blocks[storage] = Block(storage, storage.span)
+            block = blocks[id(storage)] = Block(storage, storage.span)
         block.paths.append(place_of(copy))
         _add(block, copy, sinks[copy.slot.id])
     return sorted(blocks.values(), key=lambda block: (block.span.file, block.span.offset))
@@ -126,7 +126,10 @@ def _add(block: Block, copy: Copy, sink: Sink) -> None:
     itemsize = dtype_bytes(node.dtype)
     if _as_stored(copy, block.storage.byteorder, itemsize):
         start, nbytes = node.offset * itemsize, node.numel * itemsize
-        block.runs.append(Run(start, start + nbytes, slot.id, sink, sink.direct(nbytes)))
+        memory = sink.direct(nbytes)
+        if memory is not None and memory.nbytes != nbytes:
+            raise ValueError(f"the sink of slot {slot.id} gave {memory.nbytes} bytes of memory for {nbytes}")
+        block.runs.append(Run(start, start + nbytes, slot.id, sink, memory))
         return
     zeros = (0,) * len(node.shape)
     window = Window(zeros, node.shape, node.stride, node.offset, node.dtype, block.storage.byteorder, node.bits)

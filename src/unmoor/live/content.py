@@ -1,7 +1,7 @@
 """What a save writes: live objects as a tree that any torch can read back without running code.
 
-Names are canonical, optimizer groups carry `param_names`, numpy data becomes tensors and numbers (noted, so that it comes
-back as numpy), and anything that would need code to exist is refused, all of it at once.
+Names are canonical, optimizer groups carry `param_names`, numpy data becomes tensors and numbers (noted, so that it
+comes back as numpy), and anything that would need code to exist is refused, all of it at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from .modules import is_plain_module, state_tensors
 from .optimizers import find_optimizer
 from .survey import members
 
-__all__ = ["Content", "collect", "plain_tree"]
+__all__ = ["TORCH_VERSION", "Content", "collect", "plain_tree"]
+
+TORCH_VERSION: Final = str(torch.__version__)
 
 _LEAVES: Final = (bool, int, float, str, bytes, type(None))
 _TORCH_LEAVES: Final = (torch.Size, torch.device, torch.dtype)
@@ -45,6 +47,22 @@ class Content:
     arrays: list[tuple[Any, ...]] = field(default_factory=list)
     converted: list[Change] = field(default_factory=list)
     tensors: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
+
+
+    def promise(self) -> dict[tuple[Any, ...], tuple[tuple[int, ...], str]]:
+        """Shape and dtype of every tensor by key path: what must be found in the file."""
+        return {keys: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for keys, t in self.tensors.items()}
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Role -> tensors and bytes."""
+        counts: dict[str, tuple[int, int]] = {}
+        roles = {role["role"] for role in self.roles.values()}
+        for keys, tensor in self.tensors.items():
+            role = str(keys[0]) if keys and keys[0] in roles else "extra"
+            number, total = counts.get(role, (0, 0))
+            nbytes = tensor.numel() * tensor.itemsize if tensor.layout == torch.strided else 0
+            counts[role] = (number + 1, total + nbytes)
+        return counts
 
 
 def plain_tree(tree: Any) -> Content:

@@ -116,7 +116,7 @@ def _parse(value: Any) -> torch.device:
 
 
 def read_map_location(value: Any) -> tuple[str | dict[str, str] | None, Any]:
-    """`map_location` in torch's meaning as plain values: one tag, a mapping of tags, or None; and the callable, if it is one.
+    """`map_location` in torch's meaning as plain values: one tag, a mapping of tags, or None; and the callable, if any.
 
     Raises ArgumentConflict for anything else.
     """

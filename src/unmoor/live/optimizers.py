@@ -13,7 +13,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch.optim import Optimizer
 
 from unmoor.values.optimizers import FAMILIES
-from unmoor.values.target import Slot, TargetGroup, TargetOptimizer, TargetParam
+from unmoor.values.target import TargetGroup, TargetOptimizer, TargetParam
 
 from .devices import tag
 from .modules import is_dense, slot_of

@@ -116,6 +116,10 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return first, first + (reach + 1) * tensor.itemsize
 
 
+def _storage_class(storage: torch.storage.TypedStorage) -> Any:
+    return getattr(torch, torch.storage._dtype_to_storage_type_map()[storage.dtype])
+
+
 def _no_hooks() -> OrderedDict[str, Any]:
     return OrderedDict()
 
@@ -133,7 +137,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, _StorageRef):
             return ("storage", obj.type, obj.key, obj.location, obj.numel)
         if isinstance(obj, torch.storage.TypedStorage):
-            return self._whole(obj._untyped_storage, getattr(torch, obj._pickle_storage_type()), obj.dtype.itemsize)
+            return self._whole(obj._untyped_storage, _storage_class(obj), obj.dtype.itemsize)
         if isinstance(obj, torch.UntypedStorage):
             return self._whole(obj, torch.UntypedStorage, 1)
         return None

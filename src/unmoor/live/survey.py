@@ -148,7 +148,7 @@ def _object_device(item: Any, placement: str, device: torch.device | None) -> st
 def _parameters(
     handles: Handles, targets: list[TargetModule], device: torch.device | None
 ) -> tuple[dict[int, str], dict[int, torch.device]]:
-    """Canonical name and coming device of every parameter, by its id. Names are prefixed by label where several models."""
+    """Canonical name and coming device of every parameter, by its id; several models put their label before it."""
     many = sum(t.role == "model" for t in targets) > 1
     names: dict[int, str] = {}
     moves: dict[int, torch.device] = {}
@@ -181,11 +181,11 @@ def _check_parameters(label: str, optimizer: Any, handles: Handles, names: Mappi
     twins = [name for name, t in orphans if any(s.shape == t.shape for s in strangers)]
     if twins:
         raise MismatchError(
-            f"{label} holds {len(strangers)} tensors that are not in the model, and {len(twins)} parameters of the model "
-            "are in no optimizer; nothing was changed",
+            f"{label} holds {len(strangers)} tensors that are not in the model, and {len(twins)} parameters of the "
+            "model are in no optimizer; nothing was changed",
             details=(f"not in the optimizer: {', '.join(twins[:4])}{' ...' if len(twins) > 4 else ''}",),
-            remedy="The optimizer was built before the model was moved or re-created: build model, then .to(device), then "
-            "the optimizer.",
+            remedy="The optimizer was built before the model was moved or re-created: build the model, then "
+            ".to(device), then the optimizer.",
         )
 
 

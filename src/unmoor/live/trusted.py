@@ -1,7 +1,8 @@
 """The only place that may run code from a file, and only for the classes that the caller named.
 
 A pickle is read by Python's own unpickler with a closed door: torch's tensors and plain containers, and what was
-trusted by name. Everything else becomes an inert stand-in. Functions that no checkpoint needs stay shut even when named.
+trusted by name. Everything else becomes an inert stand-in. Functions that no checkpoint needs stay shut even when
+named.
 """
 
 from __future__ import annotations

@@ -240,7 +240,8 @@ def describe_part(part: Part) -> str:
     if part.role == "model":
         return f"a model state dict ({count(part.tensors, 'tensor')} named like {_example(part)})"
     if part.role == "optimizer":
-        return f"an optimizer state ({part.detail.get('family') or 'of unknown class'}, {count(int(part.detail.get('params', 0)), 'parameter')})"
+        family = part.detail.get("family") or "of unknown class"
+        return f"an optimizer state ({family}, {count(int(part.detail.get('params', 0)), 'parameter')})"
     if part.role == "scheduler":
         return f"a scheduler state ({part.detail.get('guess') or 'last_epoch'} ...)"
     if part.role == "rng":

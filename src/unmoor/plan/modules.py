@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from unmoor.values.catalog import Part
 from unmoor.values.dtypes import is_exact_cast
@@ -92,49 +92,43 @@ def _check_match(
     plan: ModulePlan,
 ) -> None:
     label = target.label
-    sparse = (
-        [name for name, node in part.node.items() if isinstance(node, CompositeTensor)]
-        if isinstance(part.node, Mapping)
-        else []
-    )
-    if sparse:
-        text = f"{listing(sparse)} is not a strided tensor and cannot be filled in place"
-        plan.faults.append(Fault("mismatch", label, text, "unmoor.load gives the tensor itself"))
-    lazy = [name for name, slot in target.slots.items() if slot.shape == (-1,)]
-    if lazy:
-        plan.faults.append(
-            Fault("mismatch", label, f"{listing(lazy)} has no shape yet", "run one forward pass first, then restore")
-        )
-        return
-    meta = [name for name, slot in target.slots.items() if slot.device == "meta"]
-    if meta:
-        text = f"{listing(meta)} of the live model is on the meta device, which holds no data"
-        plan.faults.append(Fault("device", label, text, "model.to_empty(device=...) first, or pass model_device="))
+    plan.faults += _unfillable(target, part)
     if match.rivals:
-        readings = "; ".join(f"{r.how}" for r in match.rivals)
-        plan.faults.append(
-            Fault(
-                "ambiguous",
-                label,
-                f"the saved names fit the live ones in {len(match.rivals)} ways: {readings}",
-                "rename={...} says which",
-            )
-        )
-        return
-    if target.slots and not match.reading.pairs:
-        _nothing_matches(target, saved, match, plan)
+        ways = "; ".join(reading.how for reading in match.rivals)
+        text = f"the saved names fit the live ones in {len(match.rivals)} ways: {ways}"
+        plan.faults.append(Fault("ambiguous", label, text, "rename={...} says which"))
         return
     if match.near and (match.missing or match.unexpected):
-        for near in match.near[:2]:
-            plan.faults.append(_near_fault(target, saved, near))
+        plan.faults += [_near_fault(target, saved, near) for near in match.near[:2]]
+    if target.slots and not match.reading.pairs:
+        plan.faults.append(_nothing_matches(target, saved, match))
+        return
     if match.missing and policy.missing == "error":
         plan.faults.append(_names_fault(label, "the file lacks", match.missing, 'missing="fresh" leaves it as it is'))
     if match.unexpected and policy.unexpected == "error":
         plan.faults.append(
-            _names_fault(label, "the live model lacks", match.unexpected, 'unexpected="ignore" leaves it out')
+            _names_fault(label, "the live model lacks", match.unexpected, 'unexpected="ignore" drops it')
         )
     if policy.mismatched == "error":
         plan.faults += [_shape_fault(target, name, saved[match.reading.pairs[name]]) for name in match.mismatched]
+
+
+def _unfillable(target: TargetModule, part: Part) -> list[Fault]:
+    """Saved and live tensors that no values can be streamed into or out of."""
+    pairs = part.node.items() if isinstance(part.node, Mapping) else ()
+    rows = (
+        ("mismatch", [n for n, node in pairs if isinstance(node, CompositeTensor)], _NOT_STRIDED),
+        ("mismatch", [n for n, slot in target.slots.items() if slot.shape == (-1,)], _LAZY),
+        ("device", [n for n, slot in target.slots.items() if slot.device == "meta"], _META),
+    )
+    return [
+        Fault(kind, target.label, f"{listing(names)} {text}", remedy) for kind, names, (text, remedy) in rows if names
+    ]
+
+
+_NOT_STRIDED: Final = ("is not a strided tensor and cannot be filled in place", "unmoor.load gives the tensor itself")
+_LAZY: Final = ("of the live model has no shape yet", "run one forward pass first, then restore")
+_META: Final = ("of the live model is on the meta device, which holds no data", "model.to_empty(device=...) first")
 
 
 def _names_fault(label: str, what: str, names: tuple[str, ...], remedy: str) -> Fault:
@@ -152,18 +146,11 @@ def _shape_change(target: TargetModule, name: str, node: TensorNode) -> Change:
     )
 
 
-def _nothing_matches(target: TargetModule, saved: Mapping[str, TensorNode], match: NameMatch, plan: ModulePlan) -> None:
-    if match.near:
-        plan.faults += [_near_fault(target, saved, near) for near in match.near[:2]]
+def _nothing_matches(target: TargetModule, saved: Mapping[str, TensorNode], match: NameMatch) -> Fault:
     ours, theirs = list(target.slots), list(saved)
-    plan.faults.append(
-        Fault(
-            "mismatch",
-            target.label,
-            f"0 of {len(ours)} tensors matched: the file has {listing(theirs, 2)}, the live model {listing(ours, 2)}",
-            "" if match.near else "rename={...} says how saved names become live ones",
-        )
-    )
+    text = f"0 of {len(ours)} tensors matched: the file has {listing(theirs, 2)}, the live model {listing(ours, 2)}"
+    remedy = "" if match.near else "rename={...} says how saved names become live ones"
+    return Fault("mismatch", target.label, text, remedy)
 
 
 def _near_fault(target: TargetModule, saved: Mapping[str, TensorNode], near: Reading) -> Fault:

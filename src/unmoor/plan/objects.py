@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from unmoor.values.catalog import Part
-from unmoor.values.nodes import Opaque, TensorNode
+from unmoor.values.nodes import Opaque
 from unmoor.values.plan import Change, Copy, LoadState
-from unmoor.values.target import Slot, TargetObject
+from unmoor.values.target import TargetObject
 
-from .optimizer import contiguous
 from .policy import Fault
+from .slots import make_slot
 from .templates import Template
 
-__all__ = ["ObjectPlan", "make_slot", "plan_object"]
+__all__ = ["ObjectPlan", "plan_object"]
 
 
 @dataclass(slots=True)
@@ -26,15 +26,6 @@ class ObjectPlan:
     load: LoadState | None = None
     faults: list[Fault] = field(default_factory=list)
     fresh: list[Change] = field(default_factory=list)
-
-
-def make_slot(label: str, device: str) -> Callable[[str, TensorNode], Slot]:
-    """Slots for tensors that stand alone, on `device`, laid out without gaps."""
-
-    def make(suffix: str, node: TensorNode) -> Slot:
-        return Slot(f"{label}#{suffix}", node.shape, node.dtype, contiguous(node.shape), device, dense=True, make=True)
-
-    return make
 
 
 def plan_object(target: TargetObject, part: Part, arrays: Collection[int]) -> ObjectPlan:

@@ -21,9 +21,10 @@ from unmoor.values.text import columns, format_bytes
 from .choose import AnyTarget, array_nodes, choose, key_of
 from .modules import ModulePlan, module_fit, plan_module, saved_tensors
 from .names import match_names
-from .objects import make_slot, plan_object
+from .objects import plan_object
 from .optimizer import OptimizerPlan, plan_optimizer
 from .policy import Fault, Policy
+from .slots import make_slot
 from .streams import plan_rng
 from .templates import Template
 

@@ -10,8 +10,8 @@ from unmoor.values.catalog import Catalog, Part
 from unmoor.values.plan import Change, Copy, SetRng
 from unmoor.values.target import Stream
 
-from .objects import make_slot
 from .policy import Fault, Policy
+from .slots import make_slot
 from .templates import Template
 
 __all__ = ["RngPlan", "plan_rng"]

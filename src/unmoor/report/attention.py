@@ -11,7 +11,7 @@ from unmoor.values.finding import SEVERITIES, Finding
 from .content import Safety
 from .layout import Line, Page, plain
 
-__all__ = ["attention_lines", "finding_lines"]
+__all__ = ["attention_lines", "finding_lines", "remedy_lines"]
 
 _ALIKE: Final = 4
 """The most findings of one code to spell out."""
@@ -39,7 +39,7 @@ def finding_lines(findings: Sequence[Finding], page: Page) -> list[Line]:
         if len(shown) < len(alike):
             lines.append(Line(f"  and {len(alike) - len(shown):,} more of this kind", tone))
         if len(remedies) == 1 and alike[0].remedy:
-            lines += [Line(line) for line in _remedy(alike[0].remedy, page)]
+            lines += [Line(line) for line in remedy_lines(alike[0].remedy, page)]
     return lines
 
 
@@ -51,8 +51,9 @@ def _finding(finding: Finding, remedy: str, page: Page) -> list[str]:
     word = "note" if finding.severity == "info" else finding.severity
     place = f"{page.elide(plain(finding.place), page.width // 2)}: " if finding.place else ""
     lines = page.wrap(f"{place}{plain(finding.message)}", first=f"{plain(word)}: ", rest="  ")
-    return [*lines, *(_remedy(remedy, page) if remedy else [])]
+    return [*lines, *(remedy_lines(remedy, page) if remedy else [])]
 
 
-def _remedy(remedy: str, page: Page) -> list[str]:
+def remedy_lines(remedy: str, page: Page) -> list[str]:
+    """What to do, below what is the matter."""
     return page.wrap(plain(remedy), first="  -> ", rest="     ")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
-from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque
+from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
 from unmoor.values.text import count, format_bytes, listing
 
 from .layout import plain
@@ -101,11 +101,13 @@ def _how_many(role: str, number: int) -> str:
 
 
 def _without_roles(catalog: Catalog) -> str:
+    if isinstance(catalog.tree, TensorNode | CompositeTensor):
+        return "a single tensor"
     if catalog.tensors:
-        return f"{count(len(catalog.tensors), 'tensor')} that no part of a training run is known by"
-    if catalog.parts or catalog.tree is not None:
-        return "values without a tensor, no part of a training run among them"
-    return "nothing in it"
+        return f"{count(len(catalog.tensors), 'tensor')}, not known as a part of a training run"
+    if isinstance(catalog.tree, Mapping) and not catalog.tree:
+        return "empty"
+    return "values without a tensor" if catalog.parts or catalog.tree is not None else "nothing in it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class Safety:
     names: tuple[str, ...]
     dangers: tuple[Finding, ...]
     foreign: tuple[Finding, ...] = ()
+    program: bool = False
 
     @property
     def told(self) -> tuple[Finding, ...]:
@@ -131,22 +134,23 @@ def safety(catalog: Catalog) -> Safety:
     """Judge a catalog by its inert tree and its findings."""
     dangers = tuple(finding for finding in catalog.findings if finding.severity == "danger")
     names = tuple(dict.fromkeys(node.name for node in _opaque(catalog.tree)))
-    code = bool(names) or catalog.format == "torchscript"
+    program = catalog.format == "torchscript"
     foreign = tuple(finding for finding in catalog.findings if finding.code == "foreign-class") if names else ()
-    return Safety("danger" if dangers else "code" if code else "safe", names, dangers, foreign)
+    return Safety("danger" if dangers else "code" if names or program else "safe", names, dangers, foreign, program)
 
 
 def safety_text(judged: Safety) -> str:
     """Whether it is safe to load the file, and what it would run or need."""
     if judged.dangers:
         worst = judged.dangers[0]
-        place = f" at {plain(worst.place)}" if worst.place else ""
-        return f"DANGEROUS: {plain(worst.message)}{place}" + (f"; {plain(worst.remedy)}" if worst.remedy else "")
+        return f"DANGEROUS: {plain(worst.message)}" + (f" at {plain(worst.place)}" if worst.place else "")
+    if judged.program:
+        return "holds a program, none of it was run"
     if judged.names:
-        names = listing([plain(name) for name in judged.names], 3)
         number = len(judged.names)
-        return f"names {number:,} {'class' if number == 1 else 'classes'} that would need code: {names}"
-    return "holds a program, none of it was run" if judged.level == "code" else "safe: no code in it"
+        named = listing([plain(name) for name in judged.names], 3)
+        return f"names {number:,} {'class' if number == 1 else 'classes'} that would need code: {named}"
+    return "safe: no code in it"
 
 
 def _opaque(tree: Any) -> Iterator[Opaque]:

@@ -32,7 +32,9 @@ def catalog_document(catalog: Catalog) -> dict[str, Any]:
         "content": content(catalog),
         "safety": {"level": judged.level, "names": list(judged.names)},
     }
-    return {key: _strict(value) for key, value in {**told, **catalog.to_json()}.items()}
+    plain = catalog.to_json()
+    tensors = plain.pop("tensors")
+    return {**{key: _strict(value) for key, value in {**told, **plain}.items()}, "tensors": tensors}
 
 
 def document_text(document: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ that went in. Pure; knows names and kinds, no tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
@@ -16,8 +16,9 @@ from typing import Final, Generic, TypeVar
 __all__ = ["Row", "choice_text", "fold", "pattern_text"]
 
 K = TypeVar("K", bound=Hashable)
+_Pattern = tuple[tuple[str, ...], ...]
 
-_DEPTH: Final = 24
+_DEPTH: Final = 48
 """Names have at most this many segments, the last one keeps what is left: the work on hostile names is bounded."""
 
 _LEAVES: Final = 4
@@ -32,7 +33,7 @@ class Row(Generic[K]):
     all names, or one kind for each alternative of the last segment.
     """
 
-    pattern: tuple[tuple[str, ...], ...]
+    pattern: _Pattern
     kinds: tuple[K, ...]
 
     @property
@@ -65,7 +66,8 @@ def fold(items: Iterable[tuple[str, K]], *, families: Mapping[K, Hashable] | Non
         for segment in name.split(".", _DEPTH - 1):
             node = node.children.setdefault(segment, _Node())
         node.kinds.append(kind)
-    return list(_rows(root, families or {}))
+    _identify(root, {})
+    return _rows(root, (), families or {})
 
 
 def pattern_text(pattern: Sequence[Sequence[str]], *, longest: int = 0, ellipsis: str = "…") -> str:
@@ -94,44 +96,55 @@ def choice_text(alternatives: Sequence[str], *, longest: int = 0, ellipsis: str 
     return head + "{" + ",".join(texts) + "}"
 
 
-@dataclass(slots=True)
 class _Node(Generic[K]):
-    kinds: list[K] = field(default_factory=list)
-    children: dict[str, _Node[K]] = field(default_factory=dict)
+    """A segment of names: the kinds of the names that end here, and what follows. Equal subtrees have one identity."""
+
+    __slots__ = ("children", "identity", "kinds")
+
+    def __init__(self) -> None:
+        self.kinds: list[K] = []
+        self.children: dict[str, _Node[K]] = {}
+        self.identity = 0
 
 
-def _rows(node: _Node[K], families: Mapping[K, Hashable]) -> tuple[Row[K], ...]:
-    """The rows below `node`, with names relative to it. Siblings that are alike stand where the first of them does."""
+def _identify(node: _Node[K], known: dict[Hashable, int]) -> int:
+    """Number `node` and all below it, so that subtrees are compared by one number each."""
+    below = tuple((name, tuple(child.kinds), _identify(child, known)) for name, child in node.children.items())
+    node.identity = known.setdefault(below, len(known))
+    return node.identity
+
+
+def _rows(node: _Node[K], head: _Pattern, families: Mapping[K, Hashable]) -> list[Row[K]]:
+    """The rows below `node`, behind the pattern `head`. Siblings that are alike stand where the first of them does."""
     leaves: dict[Hashable, list[tuple[str, K]]] = {}
-    trees: dict[tuple[Row[K], ...], list[str]] = {}
+    trees: dict[int, tuple[list[str], _Node[K]]] = {}
     groups: dict[Hashable, Callable[[], list[Row[K]]]] = {}
     for name, child in node.children.items():
         for kind in child.kinds:
             family = families.get(kind, kind)
             alike = leaves.setdefault(family, [])
             alike.append((name, kind))
-            groups.setdefault(("leaves", family), partial(_leaf_rows, alike))
+            groups.setdefault(("leaves", family), partial(_leaf_rows, alike, head))
         if child.children:
-            below = _rows(child, families)
-            names = trees.setdefault(below, [])
+            names, first = trees.setdefault(child.identity, ([], child))
             names.append(name)
-            groups.setdefault(("tree", below), partial(_tree_rows, names, below))
-    return tuple(row for rows in groups.values() for row in rows())
+            groups.setdefault(("tree", child.identity), partial(_tree_rows, names, first, head, families))
+    return [row for rows in groups.values() for row in rows()]
 
 
-def _leaf_rows(leaves: Sequence[tuple[str, K]]) -> list[Row[K]]:
+def _leaf_rows(leaves: Sequence[tuple[str, K]], head: _Pattern) -> list[Row[K]]:
     """Sibling leaves of one family: together while they are few or alike, else one row for each kind."""
     by_kind: dict[K, list[str]] = {}
     for name, kind in leaves:
         by_kind.setdefault(kind, []).append(name)
     if len(by_kind) > 1 and len(leaves) <= _LEAVES:
-        return [Row((tuple(name for name, _ in leaves),), tuple(kind for _, kind in leaves))]
-    return [Row((tuple(names),), (kind,)) for kind, names in by_kind.items()]
+        return [Row((*head, tuple(name for name, _ in leaves)), tuple(kind for _, kind in leaves))]
+    return [Row((*head, tuple(names)), (kind,)) for kind, names in by_kind.items()]
 
 
-def _tree_rows(names: Sequence[str], below: tuple[Row[K], ...]) -> list[Row[K]]:
-    """Rows that several siblings have in common, with those siblings as their first segment."""
-    return [Row((tuple(names), *row.pattern), row.kinds) for row in below]
+def _tree_rows(names: Sequence[str], first: _Node[K], head: _Pattern, families: Mapping[K, Hashable]) -> list[Row[K]]:
+    """The rows that siblings have in common, told by the first of them."""
+    return _rows(first, (*head, tuple(names)), families)
 
 
 def _common_head(words: Sequence[str]) -> str:
@@ -144,7 +157,7 @@ def _common_head(words: Sequence[str]) -> str:
         : next((i for i, pair in enumerate(zip(first, last, strict=False)) if len(set(pair)) > 1), len(first))
     ]
     head = shared[: shared.rfind("_") + 1]
-    return head if all(len(word) > len(head) for word in words) else ""
+    return head if len(head) > 1 and all(len(word) > len(head) for word in words) else ""
 
 
 def _runs(words: Sequence[str]) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from unmoor.values.catalog import Catalog
 
-from .attention import attention_lines
+from .attention import attention_lines, remedy_lines
 from .content import Safety, headline, safety, safety_text
 from .devices import devices_text
 from .layout import Line, Page, cells, join_lines, plain
@@ -53,8 +53,10 @@ _HINT: Final = "(--all lists every tensor, --json for programs)"
 def _second(catalog: Catalog, judged: Safety, page: Page) -> list[Line]:
     """Where the tensors were, and whether the file holds code; together where both fit on one line."""
     where, code = plain(devices_text(catalog)), safety_text(judged)
-    if judged.level == "danger":
-        return [*_wrapped(where, page), *_wrapped(code, page, "danger")]
+    if judged.dangers:
+        remedy = judged.dangers[0].remedy
+        told = [*_wrapped(where, page), *_wrapped(code, page, "danger")]
+        return [*told, *([Line(line) for line in remedy_lines(remedy, page)] if remedy else [])]
     together = f"{where}   {code}"
     return [Line(together)] if cells(together) <= page.width else [*_wrapped(where, page), *_wrapped(code, page)]
 

@@ -66,7 +66,10 @@ class Page:
         return _fitting(text, room - tail) + self.ellipsis + _fitting(text[::-1], tail)[::-1]
 
     def wrap(self, text: str, *, first: str = "", rest: str = "") -> list[str]:
-        """`text` broken at spaces; the first line starts with `first`, the others with `rest`."""
+        """`text` broken at spaces; the first line starts with `first`, the others with `rest`.
+
+        A no-break space becomes a space that holds its words together.
+        """
         lines, line, empty = [], first, True
         for word in text.split(" "):
             if not empty and cells(line) + 1 + cells(word) > self.width:
@@ -74,7 +77,7 @@ class Page:
                 line, empty = rest, True
             fitting = self.elide(word, max(self.width - cells(line) - (not empty), 8))
             line, empty = (line + fitting if empty else f"{line} {fitting}"), False
-        return [*lines, line.rstrip()]
+        return [line.replace("\xa0", " ") for line in [*lines, line.rstrip()]]
 
     def table(
         self, rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), shrink: int = 0
@@ -91,7 +94,7 @@ class Page:
         others = sum(widths[:shrink] + widths[shrink + 1 :]) + 2 * (last + 1)
         share = min(_LAST, max((cells(row[last]) for row in full if len(row) > last), default=0))
         if widths:
-            widths[shrink] = min(widths[shrink], max(self.width - others - share, self.width // 4))
+            widths[shrink] = min(widths[shrink], max(self.width - others - share, self.width * 3 // 8))
         return [line for row in rows for line in self._row(row, widths, right, shrink)]
 
     def _row(self, row: Sequence[str], widths: list[int], right: frozenset[int], shrink: int) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any, Final
 from unmoor.values.catalog import Part, TensorEntry
 from unmoor.values.text import count, listing
 
+from .layout import plain
+
 __all__ = ["part_text"]
 
 _BUFFERS: Final = frozenset({"running_mean", "running_var", "num_batches_tracked"})
@@ -18,17 +20,17 @@ _BUFFERS: Final = frozenset({"running_mean", "running_var", "num_batches_tracked
 
 
 def part_text(part: Part, entries: Sequence[TensorEntry]) -> str:
-    """What `part` is and holds, given its tensors."""
+    """What `part` is and holds, given its tensors. Escaped; a no-break space stands where a line must not break."""
     told = _TEXTS.get(part.role, _state)(part, entries)
-    pickled = f"pickled object of {part.detail['class']}" if "class" in part.detail else ""
+    pickled = f"pickled object of {plain(str(part.detail['class']))}" if "class" in part.detail else ""
     return "; ".join(filter(None, [told, pickled]))
 
 
 def _weights(part: Part, entries: Sequence[TensorEntry]) -> str:
     buffers = [e for e in entries if not e.parameter and _is_buffer(e)]
     told = part.detail.get("parameters")
-    numel = told if isinstance(told, int) else sum(_numel(e) for e in entries) - sum(_numel(e) for e in buffers)
-    beside = f" and {count(len(buffers), 'buffer')}" if buffers else ""
+    numel = told if isinstance(told, int) else sum(map(_numel, entries)) - sum(map(_numel, buffers))
+    beside = f" + {sum(map(_numel, buffers)):,} in buffers" if buffers else ""
     return f"{count(numel, 'parameter')}{beside}"
 
 
@@ -45,9 +47,9 @@ def _numel(entry: TensorEntry) -> int:
 
 def _optimizer(part: Part, entries: Sequence[TensorEntry]) -> str:
     detail = part.detail
-    family, params = str(detail.get("family") or ""), detail.get("params")
+    family, params = plain(str(detail.get("family") or "")), detail.get("params")
     name = f"{family}-like" if family else "of a class that is not known here"
-    keys = [str(key) for key in detail.get("state_keys") or dict.fromkeys(_last(entry) for entry in entries)]
+    keys = [plain(str(key)) for key in detail.get("state_keys") or dict.fromkeys(_last(entry) for entry in entries)]
     total = f" of {count(params, 'parameter')}" if isinstance(params, int) else ""
     state = f": {listing(keys, 6)} for {detail.get('with_state', '?')}{total}" if keys else ", no state yet"
     return "; ".join([f"{name}{state}", *_rates(detail)])
@@ -64,13 +66,13 @@ def _rates(detail: Mapping[str, Any]) -> list[str]:
     words = [count(len(groups), "group")] if len(groups) > 1 else []
     if rates:
         between = " and " if len(rates) == 2 else " to "
-        words.append("lr " + between.join(f"{rate:.3g}" for rate in dict.fromkeys((rates[0], rates[-1]))))
+        words.append("lr\xa0" + between.join(f"{rate:.3g}" for rate in dict.fromkeys((rates[0], rates[-1]))))
     return [", ".join(words)] if words else []
 
 
 def _scheduler(part: Part, _: Sequence[TensorEntry]) -> str:
     guess, epoch, total = (part.detail.get(key) for key in ("guess", "last_epoch", "total"))
-    words = [f"{guess}-like" if guess else "of a class that is not known here"]
+    words = [f"{plain(str(guess))}-like" if guess else "of a class that is not known here"]
     if _is_number(epoch):
         words.append(f"last_epoch {epoch:,}" + (f" of {total:,}" if _is_number(total) else ""))
     return ", ".join(words)
@@ -82,12 +84,12 @@ def _scaler(part: Part, _: Sequence[TensorEntry]) -> str:
 
 
 def _rng(part: Part, _: Sequence[TensorEntry]) -> str:
-    owner, streams = _OWNERS.get(part.kind, part.kind), part.detail.get("streams")
+    owner, streams = _OWNERS.get(part.kind, plain(part.kind)), part.detail.get("streams")
     return f"{owner}, {streams} of them" if isinstance(streams, int) and streams > 1 else owner
 
 
 def _state(part: Part, _: Sequence[TensorEntry]) -> str:
-    return part.kind if part.kind not in ("state_dict", "value", part.role) else ""
+    return "" if part.role == "extra" or part.kind in ("state_dict", part.role) else plain(part.kind)
 
 
 def _is_number(value: Any) -> bool:

@@ -44,7 +44,7 @@ class _Cells:
 def role_lines(members: Membership, page: Page) -> list[Line]:
     """One row for each part; parts that hold plain values only share the last row."""
     told = [
-        (part.path, _Cells(part.role, part.tensors, part.nbytes, _by_number(part), plain(part_text(part, entries))))
+        (part.path, _Cells(part.role, part.tensors, part.nbytes, _by_number(part), part_text(part, entries)))
         for part, entries in members.parts
     ]
     values = [path for path, cells in told if cells.role == "extra" and not cells.tensors]

@@ -13,7 +13,10 @@ from .layout import Line, Page, plain
 __all__ = ["sharing_lines"]
 
 _SHOWN: Final = 6
-"""The most ties, and the most names of one tie, to spell out."""
+"""The most ties to spell out."""
+
+_NAMES: Final = 2
+"""The most names of one tie to spell out."""
 
 
 def sharing_lines(catalog: Catalog, page: Page) -> list[Line]:
@@ -58,8 +61,9 @@ def _ties(tied: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _equation(paths: Sequence[str]) -> str:
-    more = f" = {len(paths) - _SHOWN:,} others" if len(paths) > _SHOWN else ""
-    return " = ".join(map(plain, paths[:_SHOWN])) + more
+    shown = paths if len(paths) <= _NAMES + 1 else paths[:_NAMES]
+    more = f" =\xa0{len(paths) - len(shown):,}\xa0others" if len(shown) < len(paths) else ""
+    return " =\xa0".join(map(plain, shown)) + more
 
 
 def _heads(paths: Sequence[str]) -> tuple[str, ...]:

@@ -12,13 +12,11 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-import torch
-
 from unmoor.describe import describe_file
 from unmoor.errors import SaveError
 from unmoor.execute.archive import Record, torch_records, torch_trailer, write_archive
 from unmoor.execute.commit import publish
-from unmoor.live.content import Content
+from unmoor.live.content import TORCH_VERSION, Content
 from unmoor.live.pickling import pickle_tree
 from unmoor.report.restore import receipt_text
 from unmoor.values.catalog import Catalog
@@ -65,7 +63,7 @@ def write_content(
         path=target,
         nbytes=os.stat(target).st_size,
         seconds=time.perf_counter() - begin,
-        counts=_counts(content),
+        counts=content.counts(),
         converted=tuple(content.converted),
     )
     return replace(receipt, text=receipt_text(receipt))
@@ -86,7 +84,7 @@ def _manifest(content: Content, crcs: Crcs) -> dict[str, Any]:
     spans = {name.removeprefix("data/"): list(span) for name, span in crcs.items() if name.startswith("data/")}
     return {
         "manifest": 1,
-        "writer": {"unmoor": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "writer": {"unmoor": __version__, "torch": TORCH_VERSION, "python": platform.python_version()},
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "world_size": 1,
         "roles": content.roles,
@@ -99,9 +97,8 @@ def _hold_against(catalog: Catalog, content: Content, path: str) -> None:
     """Every tensor that was to be written must be described as it was; the reader is the writer's checker."""
     found = {entry.keys: entry for entry in catalog.tensors}
     faults = []
-    for keys, tensor in content.tensors.items():
+    for keys, want in content.promise().items():
         entry = found.get(keys)
-        want = (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         if entry is None or (entry.shape, entry.dtype) != want:
             faults.append(f"{key_text(keys)}: meant {want}, found {entry and (entry.shape, entry.dtype)}")
     if faults:
@@ -112,13 +109,3 @@ def _hold_against(catalog: Catalog, content: Content, path: str) -> None:
             path=path,
         )
 
-
-def _counts(content: Content) -> dict[str, tuple[int, int]]:
-    counts: dict[str, tuple[int, int]] = {}
-    roles = {role["role"] for role in content.roles.values()}
-    for keys, tensor in content.tensors.items():
-        role = str(keys[0]) if keys and keys[0] in roles else "extra"
-        number, total = counts.get(role, (0, 0))
-        nbytes = tensor.numel() * tensor.itemsize if tensor.layout == torch.strided else 0
-        counts[role] = (number + 1, total + nbytes)
-    return counts

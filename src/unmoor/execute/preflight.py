@@ -1,0 +1,84 @@
+"""What must be true of copies before the first byte moves, and the order that they need among themselves.
+
+Reads no tensor data and changes nothing. All faults of one call are reported together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from unmoor.errors import MismatchError
+from unmoor.values.dtypes import dtype_bytes
+from unmoor.values.plan import Copy
+from unmoor.values.text import count, format_shape
+
+from .reading import OpenSpan
+from .schedule import Block, place_of
+from .sinks import Sink
+from .tiling import extent
+from .verify import Fault, corrupt
+
+__all__ = ["refuse_cut_short", "refuse_impossible", "waves_of"]
+
+
+def waves_of(copies: Iterable[Copy]) -> list[list[Copy]]:
+    """Copies in groups, to be carried out one after the other, so that of two into the same memory the later wins.
+
+    A copy that repeats its predecessor (both names of a tied weight) is dropped.
+    """
+    waves: list[list[Copy]] = [[]]
+    last: dict[str, tuple[int, Copy]] = {}
+    for copy in copies:
+        memory = copy.slot.alias or copy.slot.id
+        wave, before = last.get(memory, (-1, None))
+        if before is not None and _meaning(before) == _meaning(copy):
+            continue
+        last[memory] = (wave + 1, copy)
+        if wave + 1 == len(waves):
+            waves.append([])
+        waves[wave + 1].append(copy)
+    return waves
+
+
+def _meaning(copy: Copy) -> tuple[object, ...]:
+    node, slot = copy.node, copy.slot
+    elements = (node.storage, node.offset, node.shape, node.stride, node.dtype, node.bits)
+    return (*elements, slot.shape, slot.stride, slot.dtype)
+
+
+def refuse_impossible(copies: Sequence[Copy], sinks: Mapping[str, Sink]) -> None:
+    """Raise MismatchError for copies that have no data, no memory, another shape, or reach out of their storage."""
+    faults = [f"{place_of(copy)}: {fault}" for copy in copies if (fault := _fault(copy, sinks))]
+    if faults:
+        raise MismatchError(
+            f"{count(len(faults), 'copy')} of {len(copies):,} cannot be carried out; nothing was changed",
+            details=faults,
+        )
+
+
+def _fault(copy: Copy, sinks: Mapping[str, Sink]) -> str:
+    node, slot, storage = copy.node, copy.slot, copy.node.storage
+    if node.shape != slot.shape:
+        return f"saved {format_shape(node.shape)}, live {format_shape(slot.shape)}"
+    if slot.id not in sinks:
+        return f"no memory was given for slot {slot.id}"
+    if 0 in node.shape:
+        return ""
+    if storage is None or storage.span is None:
+        return "the file holds no data for it"
+    last = (node.offset + extent(node.shape, node.stride)) * dtype_bytes(node.dtype)
+    if last > storage.span.nbytes or node.offset < 0 or any(step < 0 for step in node.stride):
+        return f"its elements reach out of its storage of {storage.span.nbytes:,} bytes"
+    return ""
+
+
+def refuse_cut_short(blocks: Iterable[Block], open_span: OpenSpan) -> None:
+    """Raise CorruptFile for storages that reach past the end of their file."""
+    sizes = {file: open_span(file).size for file in {block.span.file for block in blocks}}
+    faults = [
+        Fault(block.storage, block.span, tuple(block.paths), block.storage.crc32, None)
+        for block in blocks
+        if block.span.end > sizes[block.span.file]
+    ]
+    if faults:
+        raise corrupt(faults, open_span(faults[0].span.file).path)

@@ -1,0 +1,1 @@
+"""Real checkpoints of published packages, and real training runs of published code. Marked `real`."""
