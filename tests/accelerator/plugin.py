@@ -4,11 +4,19 @@ Without a C++ compiler the tests that use it are skipped; where the environment 
 """
 
 import os
+from contextlib import suppress
 from types import ModuleType
 
 import pytest
 
 from . import CompilerMissing, install
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Install the backend before the first test: autograd counts devices once, at the first backward pass."""
+    if any("sim" in getattr(item, "fixturenames", ()) for item in session.items):
+        with suppress(CompilerMissing):
+            install()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn, serialization
 from torch.optim import Optimizer
@@ -121,6 +122,14 @@ def nothing_changes(*live: Any) -> Iterator[None]:
     before = snapshot(*live)
     yield
     assert snapshot(*live) == before
+
+
+@contextmanager
+def refused(error: type[Exception], *live: Any) -> Iterator[pytest.ExceptionInfo[Exception]]:
+    """Expect exactly this error, and that nothing of the live objects or of the random streams has changed."""
+    with nothing_changes(*live), pytest.raises(error) as caught:
+        yield caught
+    assert type(caught.value) is error
 
 
 def same_bits(one: Any, other: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_a_terminal_that_knows_only_ascii(folder, changes):
 def test_colour_on_a_real_terminal(folder, changes, painted):
     """A terminal gets colour unless it refuses it; the words are those that a pipe gets at the same width."""
     pty = pytest.importorskip("pty")
-    fcntl, struct, termios = pytest.importorskip("fcntl"), __import__("struct"), pytest.importorskip("termios")
+    fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 60, 0, 0))
     command = [sys.executable, "-m", "unmoor", "inspect", "hostile.pt"]

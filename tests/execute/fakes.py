@@ -135,7 +135,9 @@ class FileMaker:
     ) -> MemorySlot:
         """A tensor on `storage`, to be copied into a slot of its own."""
         name = f"t{len(self.copies)}"
-        node = TensorNode(storage, offset, shape, contiguous(shape) if stride is None else stride, dtype, "cpu", bits=bits)
+        node = TensorNode(
+            storage, offset, shape, contiguous(shape) if stride is None else stride, dtype, "cpu", bits=bits
+        )
         sink = MemorySlot(shape, slot_dtype or dtype, slot_stride, device=device)
         if alias:
             sink.memory = self.sinks[alias].memory

@@ -221,6 +221,30 @@ def test_tensors_without_a_device_are_told_so():
     assert "1 tensor, no device recorded" in inspect_text(catalog([(part("model", (), entries), entries)]))
 
 
+def test_safetensors_is_not_said_to_be_saved_on_the_cpu():
+    """The format records no devices, so none is claimed."""
+    text = inspect_text(state_dict(container="safetensors"))
+    assert "55 tensors, no device recorded" in text
+    assert "cpu" not in text
+
+
+def test_a_pickled_object_is_not_called_a_state_dict():
+    """A whole module in a file is told apart from its state dict, with its class."""
+    entries = [tensor(("weight",))]
+    own = part("model", (), entries, kind="object", **{"class": "torch.nn.Linear"})
+    text = inspect_text(catalog([(own, entries)]))
+    assert "a pickled model object" in text
+    assert "pickled object of torch.nn.Linear" in " ".join(text.split())
+
+
+def test_notes_stand_below_what_needs_attention():
+    """An info finding is a note below the table, a warning stands above it."""
+    lines = inspect_text(with_findings()).split("\n")
+    table = next(i for i, line in enumerate(lines) if line.startswith("  role"))
+    places = {line.split(":")[0]: i for i, line in enumerate(lines) if ":" in line}
+    assert places["error"] < places["warning"] < table < places["note"]
+
+
 def test_the_device_column_is_left_out_where_all_parts_agree():
     """What the second line has said is not said again."""
     assert "device" not in inspect_text(state_dict())

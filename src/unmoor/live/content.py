@@ -48,7 +48,6 @@ class Content:
     converted: list[Change] = field(default_factory=list)
     tensors: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
 
-
     def promise(self) -> dict[tuple[Any, ...], tuple[tuple[int, ...], str]]:
         """Shape and dtype of every tensor by key path: what must be found in the file."""
         return {keys: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for keys, t in self.tensors.items()}

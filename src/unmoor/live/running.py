@@ -99,19 +99,24 @@ class Run:
                 self._undo.append((item, _snapshot(item)))
                 item.load_state_dict(state)
             except Exception as error:
-                self.undo()
+                stuck = self.undo()
+                outcome = f"what could not be put back: {', '.join(stuck)}" if stuck else "nothing was changed"
                 raise MismatchError(
-                    f"{step.label}: {type(item).__name__}.load_state_dict refused the saved state; nothing was changed",
+                    f"{step.label}: {type(item).__name__}.load_state_dict refused the saved state; {outcome}",
                     details=(f"{type(error).__name__}: {' '.join(str(error).split())[:400]}",),
                     remedy=f"{step.label}=None leaves it as it is.",
                 ) from error
 
-    def undo(self) -> None:
-        """Put back the states of the objects that were loaded."""
+    def undo(self) -> list[str]:
+        """Put back the states of the objects that were loaded; the classes of those that could not be."""
+        stuck = []
         while self._undo:
             item, state = self._undo.pop()
-            if state is not None:
+            try:
                 item.load_state_dict(state)
+            except Exception:  # noqa: BLE001 - the caller's own code may raise anything; it is named in the error
+                stuck.append(type(item).__name__)
+        return stuck
 
     def set_optimizers(self, steps: Iterable[SetOptimizer]) -> None:
         """Give optimizers their options and state."""

@@ -11,7 +11,7 @@ from unmoor.values.finding import SEVERITIES, Finding
 from .content import Safety
 from .layout import Line, Page, plain
 
-__all__ = ["attention_lines", "finding_lines", "remedy_lines"]
+__all__ = ["attention_lines", "finding_lines", "note_lines", "remedy_lines"]
 
 _ALIKE: Final = 4
 """The most findings of one code to spell out."""
@@ -20,8 +20,13 @@ _TONES: Final = {"danger": "danger", "error": "error", "warning": "warning"}
 
 
 def attention_lines(catalog: Catalog, judged: Safety, page: Page) -> list[Line]:
-    """The findings that the lines above have not told yet."""
-    return finding_lines([finding for finding in catalog.findings if finding not in judged.told], page)
+    """The findings to act on that the lines above have not told yet."""
+    return finding_lines([f for f in catalog.findings if f.severity != "info" and f not in judged.told], page)
+
+
+def note_lines(catalog: Catalog, judged: Safety, page: Page) -> list[Line]:
+    """The findings that a reader should only know."""
+    return finding_lines([f for f in catalog.findings if f.severity == "info" and f not in judged.told], page)
 
 
 def finding_lines(findings: Sequence[Finding], page: Page) -> list[Line]:

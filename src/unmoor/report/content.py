@@ -81,8 +81,10 @@ def content(catalog: Catalog) -> str:
         return _without_roles(catalog)
     told = " + ".join(_how_many(role, roles[role]) for role in sorted(roles, key=role_rank))
     if len(roles) == 1 and roles.total() == 1:
-        [(part, role)] = [(part, part.role) for part in catalog.parts if part.role != "extra"]
-        alone = _ALONE.get(role, f"a {role} state")
+        [part] = [part for part in catalog.parts if part.role != "extra"]
+        alone = (
+            f"a pickled {part.role} object" if part.kind == "object" else _ALONE.get(part.role, f"a {part.role} state")
+        )
         return f"{alone}, inside a larger dict" if part.keys else alone
     if _WEIGHTS.issuperset(roles):
         return f"model weights ({told})"

@@ -16,6 +16,9 @@ __all__ = ["devices_text", "tags_text"]
 _TAGS: Final = 4
 """More devices than this are told by their number and their ends."""
 
+_WITHOUT: Final = frozenset({"safetensors"})
+"""Formats that record no devices: their tensors are on the CPU only in the sense that they are in a file."""
+
 
 def devices_text(catalog: Catalog) -> str:
     """`saved on cuda:7 (390 tensors) and cpu (127: Adam's step)`."""
@@ -26,8 +29,8 @@ def devices_text(catalog: Catalog) -> str:
         return "no tensors"
     tags = [tag for tag in catalog.devices() if tag in by_tag] if len(by_tag) > 1 else list(by_tag)
     tags += [tag for tag in by_tag if tag not in tags]
-    if tags == [""]:
-        return f"{count(len(by_tag['']), 'tensor')}, no device recorded"
+    if tags == [""] or catalog.format in _WITHOUT:
+        return f"{count(len(catalog.tensors), 'tensor')}, no device recorded"
     if len(tags) > _TAGS:
         return f"saved on {len(tags)} devices, {tags_text(tags)} ({count(len(catalog.tensors), 'tensor')})"
     first = f"{tags[0]} ({count(len(by_tag[tags[0]]), 'tensor')})"

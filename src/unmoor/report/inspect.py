@@ -9,7 +9,7 @@ from typing import Final
 
 from unmoor.values.catalog import Catalog
 
-from .attention import attention_lines, remedy_lines
+from .attention import attention_lines, note_lines, remedy_lines
 from .content import Safety, headline, safety, safety_text
 from .devices import devices_text
 from .layout import Line, Page, cells, join_lines, plain
@@ -38,6 +38,7 @@ def inspect_lines(catalog: Catalog, *, width: int = 80, all_tensors: bool = Fals
         attention_lines(catalog, judged, page),
         role_lines(members, page),
         sharing_lines(catalog, page),
+        note_lines(catalog, judged, page),
         tensor_lines(catalog) if all_tensors else tree_lines(members, page),
         [] if all_tensors or not catalog.tensors else _wrapped(_HINT, page, "hint", first="  ", rest="   "),
     ]

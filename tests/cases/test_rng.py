@@ -1,0 +1,137 @@
+"""Random number states: exact, on the CPU whatever is asked, and never half restored in silence."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unmoor
+
+from .files import refused, save_tagged, tiny, train, trained
+
+
+def _gpu_state(index: int) -> torch.Tensor:
+    """The sixteen bytes of a CUDA generator: seed and offset."""
+    return torch.frombuffer(bytearray(struct.pack("<QQ", 42, 4 * index)), dtype=torch.uint8).clone()
+
+
+@pytest.fixture
+def run_of_gpu_one(tmp_path: Path) -> Path:
+    """A checkpoint of a run on cuda:1 with the state of the CPU generator, seeded with 123."""
+    model, optimizer = trained()
+    torch.manual_seed(123)
+    tree = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "torch_rng_state": torch.get_rng_state(),
+    }
+    moved = ("exp_avg", "exp_avg_sq")
+    return save_tagged(
+        tree, tmp_path / "train.pt", lambda keys: "cuda:1" if keys[0] == "model" or keys[-1] in moved else None
+    )
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path) -> Path:
+    """The states of the CPU generator, seeded with 7, and of four GPUs."""
+    torch.manual_seed(7)
+    path = tmp_path / "rng_state.pth"
+    torch.save({"cpu": torch.get_rng_state(), "cuda": [_gpu_state(i) for i in range(4)]}, path)
+    return path
+
+
+def test_the_next_draws_are_those_of_the_saved_run(run_of_gpu_one: Path) -> None:
+    """C01: after a restore the generator draws the three numbers that the saved run would have drawn."""
+    model = tiny(5)
+    optimizer = torch.optim.Adam(model.parameters())
+    torch.manual_seed(0)
+    report = unmoor.restore(run_of_gpu_one, model=model, optimizer=optimizer, model_device="cpu")
+    assert torch.rand(3).tolist() == [0.29611194133758545, 0.516562283039093, 0.2516707181930542]
+    state = optimizer.state[model[0].weight]
+    assert {key: (value.device.type, value.dtype) for key, value in state.items()} == {
+        "step": ("cpu", torch.float32),
+        "exp_avg": ("cpu", torch.float32),
+        "exp_avg_sq": ("cpu", torch.float32),
+    }
+    assert "rng" in report.restored
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"model_device": "auto"},
+        {"model_device": "cpu"},
+        {"map_location": "cpu"},
+        {"map_location": "meta"},
+        {"map_location": {"cuda:1": "cpu", "cpu": "meta"}},
+        {"map_location": lambda storage, tag: torch.UntypedStorage(storage.nbytes(), device="meta")},
+    ],
+    ids=str,
+)
+def test_a_loaded_rng_state_is_a_cpu_byte_tensor_wherever_the_rest_goes(run_of_gpu_one: Path, where: dict) -> None:
+    """C01: no placement, not even one that sends the CPU elsewhere, moves the generator's state off the CPU."""
+    state = unmoor.load(run_of_gpu_one, **where)["torch_rng_state"]
+    assert (state.device.type, state.dtype, state.shape) == ("cpu", torch.uint8, (5056,))
+    torch.set_rng_state(state)
+    assert torch.rand(3).tolist() == [0.29611194133758545, 0.516562283039093, 0.2516707181930542]
+
+
+def test_rng_state_stays_on_the_cpu_when_the_model_moves_to_a_device(run_of_gpu_one: Path, sim: object) -> None:
+    """C01: on an accelerator moments go to the device, Adam's step and the generator's state stay on the CPU."""
+    tree = unmoor.load(run_of_gpu_one, model_device="sim:1")
+    state = tree["optimizer"]["state"][0]
+    assert {str(t.device) for t in tree["model"].values()} == {"sim:1"}
+    assert {key: str(value.device) for key, value in state.items()} == {
+        "step": "cpu",
+        "exp_avg": "sim:1",
+        "exp_avg_sq": "sim:1",
+    }
+    assert tree["torch_rng_state"].device.type == "cpu"
+    model = tiny(5).to("sim:1")
+    optimizer = torch.optim.Adam(model.parameters())
+    unmoor.restore(run_of_gpu_one, model=model, optimizer=optimizer)
+    assert torch.rand(3).tolist() == [0.29611194133758545, 0.516562283039093, 0.2516707181930542]
+    train(model, optimizer, 1)
+
+
+def test_states_of_gpus_that_are_not_here_are_counted_in_the_report(four_gpus: Path) -> None:
+    """C03: with fewer GPUs the CPU stream is restored, and the report counts what was saved, visible and not used."""
+    expected = torch.Generator().manual_seed(7)
+    report = unmoor.restore(four_gpus)
+    assert torch.rand(3).tolist() == torch.rand(3, generator=expected).tolist()
+    rows = {change.name: (change.before, change.after) for change in report.not_restored}
+    assert rows["cuda"] == (f"4 saved, {torch.cuda.device_count()} visible", "4 not used")
+    assert "cuda: 4 saved, 0 visible, 4 not used" in str(report)
+
+
+def test_streams_that_the_file_lacks_are_in_the_report(four_gpus: Path) -> None:
+    """C03: python's and numpy's streams, of which this file holds nothing, are named as left alone."""
+    random.seed(1)
+    np.random.seed(1)
+    report = unmoor.restore(four_gpus)
+    rows = {change.name: (change.before, change.after) for change in report.not_restored}
+    assert rows["numpy"] == rows["python"] == ("not in the file", "left as it is")
+    assert (random.random(), np.random.rand()) == (random.Random(1).random(), np.random.RandomState(1).rand())
+
+
+def test_exact_refuses_what_cannot_be_restored_and_touches_no_stream(four_gpus: Path) -> None:
+    """C03: rng="exact" makes every stream that is left over or left out an error, all of them together."""
+    with refused(unmoor.MismatchError) as caught:
+        unmoor.restore(four_gpus, rng="exact")
+    text = str(caught.value)
+    for line in ("cuda: 4 saved, 0 visible, 4 not used", "numpy: not in the file", "python: not in the file"):
+        assert line in text
+    assert "rng=True" in text
+
+
+def test_rng_false_leaves_every_stream_alone(four_gpus: Path) -> None:
+    """C03: rng=False restores nothing and says how many states it left in the file."""
+    torch.manual_seed(3)
+    report = unmoor.restore(four_gpus, rng=False)
+    assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(3))
+    assert ("5 states in the file", "rng=False: left alone") in [(c.before, c.after) for c in report.not_restored]
