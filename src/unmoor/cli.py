@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout, sys.stderr = sys.stdout or StringIO(), sys.stderr or StringIO()  # a process may have been given neither
     try:
         code = commands.main(arguments, prog_name="unmoor", standalone_mode=False)
-    except (click.ClickException, click.Abort, KeyboardInterrupt, Exception) as error:  # noqa: BLE001
+    except (click.ClickException, click.Abort, KeyboardInterrupt, Exception) as error:  # noqa: BLE001 (every error ends in a documented code)
         _tell(error)
         return exit_code(error)
     return code if isinstance(code, int) else FINE

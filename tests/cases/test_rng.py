@@ -11,6 +11,9 @@ import pytest
 import torch
 
 import unmoor
+from unmoor.plan.policy import Policy
+from unmoor.plan.streams import plan_rng
+from unmoor.values.target import Stream
 
 from .files import refused, save_tagged, tiny, train, trained
 
@@ -107,6 +110,20 @@ def test_states_of_gpus_that_are_not_here_are_counted_in_the_report(four_gpus: P
     rows = {change.name: (change.before, change.after) for change in report.not_restored}
     assert rows["cuda"] == (f"4 saved, {torch.cuda.device_count()} visible", "4 not used")
     assert "cuda: 4 saved, 0 visible, 4 not used" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("visible", "restored", "left"),
+    [(2, [0, 1], "2 not used"), (4, [0, 1, 2, 3], ""), (6, [0, 1, 2, 3], "2 without a saved state, left alone")],
+)
+def test_each_visible_gpu_gets_its_own_state(
+    four_gpus: Path, visible: int, restored: list[int], left: str
+) -> None:
+    """C03: states 0 to k-1 go to the k visible GPUs; the plan says what was saved, visible and left."""
+    plan = plan_rng(unmoor.describe(four_gpus), (Stream("torch-device", "cuda", visible),), Policy())
+    assert [(step.name, step.index) for step in plan.steps] == [("cuda", index) for index in restored]
+    rows = [(change.before, change.after) for change in plan.not_restored if change.name == "cuda"]
+    assert rows == ([(f"4 saved, {visible} visible", left)] if left else [])
 
 
 def test_streams_that_the_file_lacks_are_in_the_report(four_gpus: Path) -> None:

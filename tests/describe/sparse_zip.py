@@ -55,7 +55,16 @@ def state_dict_pickle(names: list[str], shape: tuple[int, ...]) -> bytes:
         out += [text(name), put(), again("rebuild", b"ctorch._utils\n_rebuild_tensor_v2\n"), b"(("]
         out += [again("storage", text("storage")), again("class", b"ctorch\nFloatStorage\n"), text(str(index)), put()]
         out += [again("cpu", text("cpu")), number(numel), b"t", put(), b"QK\x00"]
-        out += [number(shape[0]), number(shape[1]), b"\x86", put(), number(strides[0]), number(strides[1]), b"\x86", put()]
+        out += [
+            number(shape[0]),
+            number(shape[1]),
+            b"\x86",
+            put(),
+            number(strides[0]),
+            number(strides[1]),
+            b"\x86",
+            put(),
+        ]
         out += [b"\x89h\x00)R", put(), b"t", put(), b"R", put()]
     return b"".join([*out, b"u."])
 
@@ -73,7 +82,9 @@ class SparseZip:
         raw, header = name.encode(), self.file.tell()
         pad = -(header + 30 + len(raw) + 4) % ALIGNMENT
         extra = b"FB" + pack("<H", pad) + b"Z" * pad
-        self.file.write(pack("<IHHHHHIIIHH", 0x04034B50, 0, 0x0808, 0, 0, 0, 0, 0, 0, len(raw), len(extra)) + raw + extra)
+        self.file.write(
+            pack("<IHHHHHIIIHH", 0x04034B50, 0, 0x0808, 0, 0, 0, 0, 0, 0, len(raw), len(extra)) + raw + extra
+        )
         if isinstance(data, bytes):
             self.file.write(data)
         else:
@@ -81,9 +92,11 @@ class SparseZip:
         self.file.write(pack("<IIQQ", 0x08074B50, crc, size, size))
         wide = pack("<HHQQQ", 1, 24, size, size, header)
         self.central.append(
-            pack("<IHHHHHHIIIHHHHHII", 0x02014B50, 0, 0, 0x0808, 0, 0, 0, crc, END64, END64, len(raw), len(wide), 0, 0, 0, 0, END64)
-            + raw + wide
-        )  # fmt: skip
+            pack("<IHHHHHHIII", 0x02014B50, 0, 0, 0x0808, 0, 0, 0, crc, END64, END64)
+            + pack("<HHHHHII", len(raw), len(wide), 0, 0, 0, 0, END64)
+            + raw
+            + wide
+        )
 
     def close(self) -> None:
         start = self.file.tell()

@@ -158,6 +158,12 @@ def test_a_long_path_is_elided_in_the_middle():
     assert cells(first) == 80
 
 
+def test_a_part_named_like_its_role_is_named_once():
+    """`scheduler  in the file`, not `scheduler  scheduler: in the file`."""
+    left = (Change("scheduler", "scheduler", "in the file (plain values)", "not asked for"),)
+    assert "    scheduler  in the file (plain values): not asked for" in text_of(Plan("run.pt", not_restored=left))
+
+
 def test_names_cannot_move_the_cursor():
     """Names and labels from a file are escaped."""
     plan = Plan(path="\x1b[2J.pt", unexpected=(Change("model", "\x1bc", "in the file", "nothing takes it"),))

@@ -162,12 +162,11 @@ def _part(found: Found, entries: Sequence[TensorEntry]) -> Part:
 
 def _findings(contents: Contents, walked: Walked, entries: Sequence[TensorEntry]) -> list[Finding]:
     findings = [*_large_storages(contents.storages, entries), *_without_data(entries)]
-    notes: dict[str, int] = {}
+    notes: dict[tuple[str, str], int] = {}
     for reading in contents.readings:
-        for what, times in reading.notes.items():
-            notes[what] = notes.get(what, 0) + times
-    for what, times in notes.items():
-        findings.append(Finding("plain-stand-in", "info", "", f"kept as plain values: {what} ({times:,} times)"))
+        for note, times in reading.notes.items():
+            notes[note] = notes.get(note, 0) + times
+    findings += [Finding(code, "info", "", f"{what} ({times:,} times)") for (code, what), times in notes.items()]
     if not walked.complete:
         findings.append(
             Finding("walk-cut", "warning", "", "values refer to each other so often that not every path is listed")
@@ -202,12 +201,16 @@ def _large_storages(storages: Mapping[str, Storage], entries: Iterable[TensorEnt
 
 def _large(storage: Storage, group: Sequence[TensorEntry], used: int) -> Finding:
     itemsize = DTYPES[group[0].dtype].itemsize
-    others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    who = (
+        f"{group[0].path or 'the tensor'} and {len(group) - 1} more use"
+        if len(group) > 1
+        else f"{group[0].path or 'it'} uses"
+    )
     message = (
-        f"{group[0].path or 'the tensor'}{others} uses {used // itemsize:,} of {storage.nbytes // itemsize:,} elements "
+        f"{who} {used // itemsize:,} of {storage.nbytes // itemsize:,} elements "
         f"({format_bytes(used)} of {format_bytes(storage.nbytes)})"
     )
-    return Finding("large-storage", "info", group[0].path, message, "save a clone() of the view to keep the file small")
+    return Finding("large-storage", "info", "", message, "save a clone() of the view to keep the file small")
 
 
 def _used(group: Sequence[TensorEntry]) -> int:

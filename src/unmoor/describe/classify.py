@@ -70,13 +70,13 @@ def match(node: Any, key: Any) -> Match | None:
         state = _generator(node, key)
         return Match("rng", state, {"streams": 1}) if state else None
     if kind in _MAPPINGS:
-        return _mapping(node, key)
+        return _mapping(node)
     if kind in _SEQUENCES:
         return _sequence(node, key)
     return _object(node) if kind is Opaque else None
 
 
-def _mapping(node: Mapping[Any, Any], key: Any) -> Match | None:
+def _mapping(node: Mapping[Any, Any]) -> Match | None:
     if "param_groups" in node:
         found = _optimizer(node, "state_dict")
     elif node.keys() >= _SCALER:

@@ -53,6 +53,7 @@ _KNOWN: Final = frozenset(
      "functools.partial", "numpy.dtype", "numpy.ndarray", "torch.Tensor", "torch._tensor.Tensor",
      *(f"builtins.{name}" for name in ("object", "int", "float", "bool", "str", "type", "Ellipsis", "NotImplemented"))}
 )  # fmt: skip
+_LOOK: Final = "harmless by itself, a step of many an attack: know the writer before unpickling it"
 _LONG: Final = 200
 _SHOWN: Final = 4
 _MAX_FINDINGS: Final = 50
@@ -102,7 +103,7 @@ def find_dangers(names: Iterable[str], grave: Iterable[Opaque], places: Mapping[
 def _call(call: Opaque, grade: str, place: str, inner: str) -> Finding:
     arguments = ", ".join(_short(part) for part in call.args[:_SHOWN]) + (", ..." if len(call.args) > _SHOWN else "")
     message = f"unpickling it would run {call.name}({arguments}){inner}"
-    remedy = "never unpickle this file; its tensors can be read without running it"
+    remedy = "never unpickle this file; its tensors can be read without running it" if grade == "danger" else _LOOK
     return Finding(_code(grade), grade, place, message, remedy)
 
 

@@ -19,8 +19,9 @@ __all__ = ["Machine", "Rule", "Short", "callee_name"]
 Rule = Callable[["Machine", tuple[Any, ...]], Any]
 """Builds a value from the arguments of a known function; None where they are none that it knows."""
 
-_MAX_OBJECTS: Final = 24_000_000
+_MAX_OBJECTS: Final = 16_000_000
 _MAX_NAME: Final = 1024
+_MAX_ATTRIBUTES: Final = 16
 _MAX_KEY_PARTS: Final = 64
 _MAX_KEY_BITS: Final = 1024
 _MAX_TWINS: Final = 64
@@ -69,7 +70,7 @@ class Machine:
         self.memo: dict[int, Any] = {}
         self.globals: dict[str, Any] = {}
         self.calls: list[Opaque] = []
-        self.notes: dict[str, int] = {}
+        self.notes: dict[tuple[str, str], int] = {}
         self.twins: dict[tuple[int, int], int] = {}
         self.protocol = 0
         self.left = _MAX_OBJECTS
@@ -92,9 +93,9 @@ class Machine:
         if self.left < 0:
             raise self.hostile(f"has created more than {_MAX_OBJECTS:,} objects")
 
-    def note(self, what: str) -> None:
-        """Count one simplification, to be told in a finding."""
-        self.notes[what] = self.notes.get(what, 0) + 1
+    def note(self, code: str, what: str) -> None:
+        """Count one simplification, to be told in a finding of that code."""
+        self.notes[code, what] = self.notes.get((code, what), 0) + 1
 
     def take(self, pos: int, nbytes: int) -> int:
         """The end of `nbytes` bytes at `pos`, known to be there."""
@@ -102,6 +103,17 @@ class Machine:
         if end > self.size:
             raise Short(end)
         return end
+
+    def push(self, value: Any) -> None:
+        """Put a new value on the stack, and one unit on the bill."""
+        self.charge(1)
+        self.stack.append(value)
+
+    def pop_mark(self) -> list[Any]:
+        """Everything above the last mark; the stack below it is the stack again."""
+        items = self.stack
+        self.stack = self.meta.pop()
+        return items
 
     def named(self, module: str, name: str) -> Any:
         """What stands for the global `module.name`."""
@@ -141,7 +153,7 @@ class Machine:
         elif builder is not None:
             builder(self, target, state)
         else:
-            self.note(f"the state of a {type(target).__name__}")
+            self.note("left-out", f"the state of a {type(target).__name__} is left out")
 
     def put(self, target: Any, pairs: list[Any]) -> None:
         """Set `pairs` (key, value, key, value, ...) on a mapping or an opaque object."""
@@ -209,10 +221,14 @@ class Machine:
 
 def callee_name(function: Any) -> str:
     """The dotted name of what is called; `getattr(os, "system")` reads as os.system."""
-    if type(function) is not Opaque:
-        return f"{type(function).__name__}"
-    if function.how == "global":
-        return function.name
-    if function.name == "builtins.getattr" and len(function.args) >= 2 and type(function.args[1]) is str:
-        return f"{callee_name(function.args[0])}.{function.args[1][:_MAX_NAME]}"
-    return f"{function.name}(...)"
+    names: list[str] = []
+    for _ in range(_MAX_ATTRIBUTES):
+        if type(function) is not Opaque:
+            names.append(type(function).__name__)
+            break
+        if function.name != "builtins.getattr" or len(function.args) < 2 or type(function.args[1]) is not str:
+            names.append(function.name if function.how == "global" else f"{function.name}(...)")
+            break
+        names.append(function.args[1])
+        function = function.args[0]
+    return ".".join(reversed(names))[:_MAX_NAME]

@@ -1,4 +1,4 @@
-"""Builders for what the standard library and numpy pickle: plain values, never a call.
+"""Builders for what the standard library pickles: plain values, never a call.
 
 Each rule gets the machine and the pickled arguments and answers the value, or None where the arguments are not of the
 one form it knows: the object then stays opaque. Copies are charged, sizes come from bytes that are there.
@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from struct import Struct
 from typing import Any, Final
 
-from unmoor.values.nodes import NumpyArray, NumpyScalar, Opaque
+from unmoor.values.nodes import Opaque
 
 from .machine import Machine, Rule
 
 __all__ = ["PLAIN_BUILDS", "PLAIN_RULES"]
 
 _Args = tuple[Any, ...]
-_MAX_DIMENSIONS: Final = 64
 _LATIN: Final = ("latin1", "latin-1")
-_FORMATS: Final = {
-    "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
-    "f2": "e", "f4": "f", "f8": "d", "c8": "ff", "c16": "dd", "M8": "q", "m8": "q",
-}  # fmt: skip
 
 
 def _pairs(value: Any) -> list[Any] | None:
@@ -48,7 +42,7 @@ def _filled(m: Machine, target: Any, args: _Args) -> Any:
 
 def _ordered_dict(m: Machine, args: _Args) -> Any:
     if not args:
-        m.charge(8)
+        m.charge(3)
         return OrderedDict()
     return _filled(m, OrderedDict(), args)
 
@@ -66,7 +60,7 @@ def _default_dict(m: Machine, args: _Args) -> Any:
     """A plain dict: the factory would be code, and a dict that answers to missing keys hides mistakes."""
     value = _filled(m, {}, args[1:])
     if value is not None:
-        m.note("collections.defaultdict")
+        m.note("plain-stand-in", "a collections.defaultdict is read as a plain dict")
     return value
 
 
@@ -167,118 +161,14 @@ def _new_object(m: Machine, args: _Args) -> Any:
     return m.call(args[0], args[1:], "new") if args else None
 
 
-def _dtype_text(dtype: Any) -> tuple[str, int] | None:
-    """The text numpy itself writes for a pickled dtype (`<f4`, `|b1`, `<U3`, `<M8[D]`, `|O`) and its bytes per element."""
-    if type(dtype) is not Opaque or dtype.name != "numpy.dtype" or not dtype.args or type(dtype.args[0]) is not str:
-        return None
-    base: str = dtype.args[0]
-    state: _Args = dtype.state if type(dtype.state) is tuple else ()
-    kind, digits = base[:1], base[1:]
-    if kind not in tuple("biufcSUVOMm") or not digits.isascii() or not (digits or "0").isdigit() or len(digits) > 9:
-        return None
-    order = state[1] if len(state) > 1 and state[1] in ("<", ">", "|", "=") else "|"
-    if kind in ("O", "M", "m"):
-        unit = _unit(state[8]) if len(state) > 8 and kind != "O" else ""
-        return ("|O", 0) if kind == "O" else (f"{order}{kind}8{unit}", 8)
-    return f"{order}{base}", int(digits or 0) * (4 if kind == "U" else 1)
-
-
-def _unit(metadata: Any) -> str:
-    inner = metadata[1] if type(metadata) is tuple and len(metadata) == 2 else ()
-    known = type(inner) is tuple and len(inner) >= 2 and type(inner[0]) is bytes and type(inner[1]) is int
-    if not known or not inner[0].isalpha() or not 0 < inner[1] < 1 << 31:
-        return ""
-    return f"[{inner[1] if inner[1] != 1 else ''}{inner[0].decode()}]"
-
-
-def _raw(value: Any) -> bytes | None:
-    """The bytes of an array; Python 2 wrote them as a str, which the reader took for text where it could."""
-    if type(value) is str:
-        return value.encode("utf-8", "surrogatepass")
-    return bytes(value) if type(value) in (bytes, bytearray) else None
-
-
-def _scalar(m: Machine, args: _Args) -> Any:
-    if len(args) != 2:
-        return None
-    text, data = _dtype_text(args[0]), _raw(args[1])
-    if text is None or data is None:
-        return None
-    m.charge(3 + len(data) // 64)
-    value = _scalar_value(text[0], data) if text[1] == len(data) else None
-    return None if value is None else NumpyScalar(text[0], value)
-
-
-def _scalar_value(dtype: str, data: bytes) -> Any:
-    order, kind, base = dtype[0], dtype[1], dtype[1:].partition("[")[0]
-    if kind == "S":
-        return data.rstrip(b"\0")
-    if kind == "U":
-        try:
-            return data.decode("utf-32-be" if order == ">" else "utf-32-le").rstrip("\0")
-        except UnicodeDecodeError:
-            return None
-    if base not in _FORMATS:
-        return data
-    parts = Struct((">" if order == ">" else "<") + _FORMATS[base]).unpack(data)
-    return complex(*parts) if kind == "c" else parts[0]
-
-
-def _array(m: Machine, args: _Args) -> Any:
-    """`_reconstruct(ndarray, (0,), b"b")`: an empty array that a BUILD fills."""
-    if not args or type(args[0]) is not Opaque or args[0].name != "numpy.ndarray":
-        return None
-    m.charge(4)
-    return NumpyArray("|u1", (0,), fortran=False, data=b"")
-
-
-def _array_state(m: Machine, array: Any, state: Any) -> None:
-    """Fill an array that no one but the memo has seen yet; the node is frozen once the file is read."""
-    if type(state) is not tuple or len(state) not in (4, 5):
-        raise m.corrupt("gives an array a state that is none")
-    shape, dtype, fortran, data = state[-4:]
-    _fill(m, array, shape, dtype, data, fortran=fortran is True or fortran == 1)
-
-
-def _from_buffer(m: Machine, args: _Args) -> Any:
-    if len(args) != 4:
-        return None
-    data, dtype, shape, order = args
-    m.charge(4)
-    array = NumpyArray("|u1", (0,), fortran=False, data=b"")
-    _fill(m, array, shape, dtype, data, fortran=order == "F")
-    return array
-
-
-def _fill(m: Machine, array: NumpyArray, shape: Any, dtype: Any, data: Any, *, fortran: bool) -> None:
-    text = _dtype_text(dtype)
-    known = type(shape) is tuple and len(shape) <= _MAX_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
-    if text is None or not known:
-        raise m.corrupt("gives an array a dtype or a shape that is none")
-    count = 1
-    for size in shape:
-        count *= size
-    values, raw = (tuple(data), b"") if type(data) is list else (None, _raw(data))
-    m.charge(len(values) if values is not None else len(raw or b"") // 64)
-    held = len(values) if values is not None else len(raw or b"")
-    if raw is None or held != count * (text[1] if values is None else 1):
-        raise m.corrupt("gives an array data of another size than its shape takes")
-    for name, value in (("dtype", text[0]), ("shape", shape), ("fortran", fortran), ("data", raw), ("values", values)):
-        object.__setattr__(array, name, value)
-
-
 def _metadata(m: Machine, target: Any, state: Any) -> None:
     """The `_metadata` that a state dict carries; any other attribute could shadow a method and is left out."""
     known = state if type(state) in (dict, OrderedDict) else {}
     if "_metadata" in known:
         target._metadata = known["_metadata"]
     if len(known) > ("_metadata" in known) or known is not state:
-        m.note("attributes of an OrderedDict")
+        m.note("left-out", "attributes of an OrderedDict are left out")
 
-
-_NUMPY: Final = {
-    "multiarray._reconstruct": _array, "multiarray.scalar": _scalar, "numeric._frombuffer": _from_buffer,
-}  # fmt: skip
 
 PLAIN_RULES: Final[dict[str, Rule]] = {
     "collections.OrderedDict": _ordered_dict,
@@ -289,9 +179,6 @@ PLAIN_RULES: Final[dict[str, Rule]] = {
     "builtins.bytes": _bytes, "builtins.bytearray": _bytearray,
     "_codecs.encode": _encode,
     "copyreg._reconstructor": _reconstructor, "copyreg.__newobj__": _new_object,
-    **{f"numpy.{core}.{name}": rule for core in ("core", "_core") for name, rule in _NUMPY.items()},
 }  # fmt: skip
 
-PLAIN_BUILDS: Final[dict[type, Callable[[Machine, Any, Any], None]]] = {
-    OrderedDict: _metadata, NumpyArray: _array_state,
-}  # fmt: skip
+PLAIN_BUILDS: Final[dict[type, Callable[[Machine, Any, Any], None]]] = {OrderedDict: _metadata}

@@ -20,7 +20,7 @@ from .rebuild import BUILDS, CONSTANTS, RULES
 
 __all__ = ["MAX_PICKLE", "Reading", "Scanner", "read_pickle", "read_pickle_at"]
 
-MAX_PICKLE: Final = 1 << 30
+MAX_PICKLE: Final = 1 << 29
 _WINDOW: Final = 1 << 16
 _GROWTH: Final = 4
 _MAX_SCANNED: Final = 64 << 20
@@ -35,7 +35,7 @@ class Reading:
     value: Any
     globals: tuple[str, ...]
     calls: list[Opaque]
-    notes: dict[str, int]
+    notes: dict[tuple[str, str], int]
     protocol: int
     nbytes: int
     end: int

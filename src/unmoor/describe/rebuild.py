@@ -13,6 +13,7 @@ from typing import Any, Final
 from unmoor.values.dtypes import BY_STORAGE, DTYPES
 from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, Storage, TensorNode, TorchValue
 
+from .arrays import NUMPY_BUILDS, NUMPY_RULES
 from .machine import Machine, Rule
 from .plain import PLAIN_BUILDS, PLAIN_RULES
 
@@ -90,14 +91,13 @@ def _tuple(m: Machine, value: Any, what: str) -> tuple[Any, ...]:
 
 
 def _ints(m: Machine, value: Any, what: str) -> tuple[int, ...]:
-    if type(value) is not tuple:
-        value = _tuple(m, value, what)
-    if len(value) > _MANY:
-        m.charge(len(value) // 4)
-    for number in value:
+    numbers: tuple[int, ...] = value if type(value) is tuple else _tuple(m, value, what)
+    if len(numbers) > _MANY:
+        m.charge(len(numbers) // 4)
+    for number in numbers:
         if type(number) is not int or not -_LIMIT <= number < _LIMIT:
             raise m.corrupt(f"gives a tensor a {what} that is no tuple of whole numbers")
-    return value
+    return numbers
 
 
 def _dtype(m: Machine, value: Any) -> str:
@@ -190,7 +190,7 @@ def _tensor_state(m: Machine, node: Any, state: Any) -> None:
     elif type(state) is tuple and state and type(state[0]) is bool:
         object.__setattr__(node, "requires_grad", state[0])
     else:
-        m.note("attributes of a tensor")
+        m.note("left-out", "attributes of a tensor are left out")
 
 
 def _sparse(m: Machine, args: _Args) -> Any:
@@ -280,7 +280,7 @@ def _from_type(m: Machine, args: _Args) -> Any:
     if name in _PARAMETERS:
         made = replace(made, parameter=True)
     elif name != "torch.Tensor":
-        m.note(f"the class {name} of a tensor")
+        m.note("tensor-subclass", f"a tensor of class {name} is read as a plain tensor")
     attributes = state[0] if type(state) is tuple and state else state
     parts = attributes if type(attributes) is dict else {}
     if type(made) is CompositeTensor and made.layout == "subclass":
@@ -288,7 +288,7 @@ def _from_type(m: Machine, args: _Args) -> Any:
         m.charge(len(parts))
         return replace(made, children=children)
     if parts:
-        m.note("attributes of a tensor")
+        m.note("left-out", "attributes of a tensor are left out")
     return made
 
 
@@ -335,6 +335,7 @@ _OLD_TENSORS: Final = {
 
 RULES: Final[dict[str, Rule]] = {
     **PLAIN_RULES,
+    **NUMPY_RULES,
     **_OLD_TENSORS,
     **{f"torch._utils.{name}": rule for name, rule in _FUNCTIONS.items()},
     **{f"{module}._rebuild_from_type{version}": _from_type for module in ("torch._tensor", "torch.tensor")
@@ -354,4 +355,6 @@ CONSTANTS: Final[dict[str, Any]] = {
     **{f"torch.{name}": TorchValue("memory_format", name) for name in _FORMATS},
 }
 
-BUILDS: Final[dict[type, Callable[[Machine, Any, Any], None]]] = {**PLAIN_BUILDS, TensorNode: _tensor_state}
+BUILDS: Final[dict[type, Callable[[Machine, Any, Any], None]]] = {
+    **PLAIN_BUILDS, **NUMPY_BUILDS, TensorNode: _tensor_state,
+}  # fmt: skip

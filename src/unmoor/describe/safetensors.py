@@ -97,8 +97,8 @@ def _read_header(reader: Reader) -> tuple[int, dict[str, Any]]:
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {twice[:80]!r} occurs twice")
     return mapping
 

@@ -27,6 +27,7 @@ from .zips import Archive, read_archive, record_bytes
 __all__ = ["describe_zip"]
 
 _SMALL: Final = 1 << 10
+_MAX_INFLATED: Final = 64 << 20
 _MAX_MANIFEST: Final = 64 << 20
 _MANIFEST: Final = "unmoor/manifest.json"
 _PICKLE: Final = "data.pkl"
@@ -90,7 +91,7 @@ class _Source:
     def read(self, name: str, folder: str) -> Reading:
         """The pickle `name`, whose storages are the records under `folder`."""
         record = self.records[self.prefix + name]
-        data = record_bytes(self.reader, record, MAX_PICKLE)
+        data = record_bytes(self.reader, record, _MAX_INFLATED if record.method else MAX_PICKLE)
         self.folder = folder
         path = self.reader.path
         return read_pickle(data, path=path, where=f"{path}: {record.name}", persistent=self.storage)

@@ -116,7 +116,7 @@ class _Walk:
                 kind = type(value)
                 if kind in _CONTAINERS:
                     if self.budget >= 0 and id(value) not in self.on_path:
-                        self._enter(value, key, (*frame.keys, key), frame.role)
+                        self._enter(value, key, (*frame.keys, key), frame.role or _unjudged(frame.node, value))
                         break
                 elif kind in _TENSORS or frame.rest is not None:
                     self._leaf(value, key, frame)
@@ -191,20 +191,30 @@ class _Walk:
         self.text += len(text) + 8 * len(keys)
         if self.text > _MAX_TEXT:
             raise HostileFile(f"{self.path} gives its tensors names of more than {_MAX_TEXT:,} bytes", path=self.path)
-        layout, parts = "strided", ()
-        if type(value) is CompositeTensor:
-            layout, parts = value.layout, value.children.items()
-        elif value.quantizer is not None:
-            layout, parts = "quantized", zip(("scales", "zero_points"), value.quantizer[1:3], strict=False)
-        if type(value) is TensorNode or not value.children:
+        layout, parts = _strided_parts(value)
+        if type(value) is TensorNode or not parts:
             self.tensors.append(Seen(text, keys, role, value, layout))
         for name, part in parts:
-            if type(part) is TensorNode:
-                self.tensors.append(Seen(f"{text}.{name}" if text else name, (*keys, name), role, part, layout))
+            self.tensors.append(Seen(f"{text}.{name}" if text else name, (*keys, name), role, part, layout))
+
+
+def _unjudged(holder: Any, value: Any) -> str:
+    """The role of what an unknown function is called with: no part of a run is judged in there."""
+    return "extra" if type(holder) is Opaque and value is holder.args else ""
 
 
 def _extra(order: int, keys: tuple[Any, ...], node: Any, start: int, stop: int) -> Found:
     return Found(order, "extra", _kind(node), keys, node, {}, start, stop)
+
+
+def _strided_parts(value: TensorNode | CompositeTensor) -> tuple[str, list[tuple[str, TensorNode]]]:
+    """The layout of a tensor, and the strided tensors that it is made of by name."""
+    if isinstance(value, CompositeTensor):
+        return value.layout, list(value.children.items())
+    if value.quantizer is None:
+        return "strided", []
+    numbers = zip(("scales", "zero_points"), value.quantizer[1:3], strict=False)
+    return "quantized", [(name, part) for name, part in numbers if isinstance(part, TensorNode)]
 
 
 def _key_text(key: Any) -> str:

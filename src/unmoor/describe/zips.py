@@ -40,6 +40,7 @@ _STORED: Final = 0
 _DEFLATED: Final = 8
 _ENCRYPTED: Final = 1
 _DESCRIPTOR: Final = 8
+_PAGE: Final = 4096
 _SHOWN: Final = 12
 
 
@@ -281,36 +282,40 @@ def _zip64(extra: bytes, *wanted: bool) -> list[int] | None:
     return None
 
 
+class _Headers:
+    """Local headers by position. Reads a page at a time: the headers of small records lie close together."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.page = memoryview(bytearray(_LOCAL.size + _SHORT))
+        self.start = self.stop = 0
+
+    def at(self, header: int, length: int) -> memoryview:
+        """`length` bytes from `header`, which the file is known to hold."""
+        if not self.start <= header <= header + length <= self.stop:
+            self.start, self.stop = header, min(header + max(_PAGE, length), self.reader.size)
+            read_into(self.reader, header, self.page[: self.stop - header])
+        return self.page[header - self.start : header - self.start + length]
+
+
 def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:
     """Read each local header: only it says where the data begins."""
-    buffer = bytearray(_LOCAL.size + _SHORT)
-    view, unpack, size = memoryview(buffer), _LOCAL.unpack_from, reader.size
+    headers, unpack, size = _Headers(reader), _LOCAL.unpack_from, reader.size
     records = []
     for entry in entries:
         name, flags, method, crc32, stored, nbytes, header = entry
-        wanted = _LOCAL.size + len(name)
-        if header + wanted > size:
+        after = header + _LOCAL.size + len(name)
+        if after > size:
             faults.add(f"{_text(name)}: its local header at byte {header:,} is past the end of the file")
             continue
-        read_into(reader, header, view[:wanted])
-        signature, _, local_flags, local_method, _, _, local_crc, local_stored, local_size, length, extra = unpack(
-            buffer
-        )
-        offset = header + _LOCAL.size + length + extra
-        if signature != _LOCAL_SIGNATURE:
-            faults.add(f"{_text(name)}: no local header at byte {header:,}")
-        elif length != len(name) or buffer[_LOCAL.size : wanted] != name:
-            faults.add(f"{_text(name)}: its local header at byte {header:,} has another name")
-        elif local_method != method or (local_flags ^ flags) & _ENCRYPTED:
-            faults.add(f"{_text(name)}: its two headers differ in how it is compressed")
-        elif _sizes_differ(local_flags, (local_crc, local_stored, local_size), (crc32, stored, nbytes)):
-            faults.add(f"{_text(name)}: its two headers differ in size or checksum")
+        raw = headers.at(header, after - header)
+        fields = unpack(raw)
+        offset = after + fields[-1]
+        why = _contradiction(entry, fields, raw[_LOCAL.size :])
+        if why:
+            faults.add(f"{_text(name)}: {why} (local header at byte {header:,})")
         elif offset + stored > size:
-            faults.add(
-                f"{_text(name)}: {stored:,} bytes from byte {offset:,} reach {offset + stored - size:,} past the end"
-            )
-        elif method == _STORED and stored != nbytes:
-            faults.add(f"{_text(name)}: stored as it is, and yet {stored:,} bytes stand for {nbytes:,}")
+            faults.add(f"{_text(name)}: its {stored:,} bytes reach {offset + stored - size:,} past the end of the file")
         elif flags & _ENCRYPTED or method not in (_STORED, _DEFLATED):
             _refuse(reader.path, entry)
         else:
@@ -320,8 +325,26 @@ def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[
     return records
 
 
+def _contradiction(entry: _Entry, fields: Sequence[int], name: memoryview) -> str:
+    """How a local header contradicts its entry in the directory; "" where it does not."""
+    signature, _, flags, method, _, _, crc32, stored, nbytes, length, _ = fields
+    if signature != _LOCAL_SIGNATURE:
+        return "there is no local header where the directory says"
+    if length != len(name) or name != entry.name:
+        return "its two headers differ in name"
+    if method != entry.method or (flags ^ entry.flags) & _ENCRYPTED:
+        return "its two headers differ in how it is compressed"
+    if _sizes_differ(flags, (crc32, stored, nbytes), (entry.crc32, entry.stored, entry.nbytes)):
+        return "its two headers differ in size or checksum"
+    if method == _STORED and entry.stored != entry.nbytes:
+        return f"stored as it is, and yet {entry.stored:,} bytes stand for {entry.nbytes:,}"
+    return ""
+
+
 def _sizes_differ(flags: int, local: tuple[int, int, int], central: tuple[int, int, int]) -> bool:
     """Whether a local header that claims sizes contradicts the directory; a stream leaves 0 or ZIP64's mark."""
+    if flags & _DESCRIPTOR and not any(local):
+        return False
     unknown = (0, _LONG) if flags & _DESCRIPTOR else (_LONG,)
     return any(mine not in (*unknown, other) for mine, other in zip(local, central, strict=True))
 

@@ -75,7 +75,8 @@ def torch_trailer(crcs: Mapping[str, tuple[int, int, int]]) -> list[Record]:
 def archive_bytes(records: Sequence[Record], *, name: str) -> int:
     """About how many bytes `write_archive` will need: exact but for what `finish` adds."""
     members = list(place(((f"{name}/{r.name}", r.nbytes) for r in records), 0, zip64_from=ZIP64_FROM))
-    return members[-1].end + len(directory(members, [0] * len(members), members[-1].end, zip64_from=ZIP64_FROM))
+    end = members[-1].end if members else 0
+    return end + len(directory(members, [0] * len(members), end, zip64_from=ZIP64_FROM))
 
 
 def write_archive(

@@ -41,9 +41,11 @@ def publish(
 
     Raises SaveError (an OSError too, with its errno) for what the system refuses; other exceptions pass through.
 
-    >>> with publish("/tmp/doc.txt", needed=2, durability="system", check=lambda path: None) as hidden:
-    ...     _ = open(hidden, "w").write("hi")
-    >>> open("/tmp/doc.txt").read()
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "note.txt")
+    >>> with publish(path, needed=2, durability="system", check=lambda hidden: None) as hidden:
+    ...     _ = pathlib.Path(hidden).write_text("hi")
+    >>> path.read_text()
     'hi'
     """
     text = os.fspath(path)

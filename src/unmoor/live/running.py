@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmoor.errors import MismatchError
+from unmoor.errors import MismatchError, RestoreError
 from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.plan import Copy, LoadState, MoveModule, SetOptimizer, SetRng
 from unmoor.values.target import Slot
@@ -119,13 +119,25 @@ class Run:
         return stuck
 
     def set_optimizers(self, steps: Iterable[SetOptimizer]) -> None:
-        """Give optimizers their options and state."""
+        """Give optimizers their options and state. If one refuses, RestoreError says which and why."""
         for step in steps:
             optimizer = self._handles.optimizers[step.label]
-            if step.through:
-                optimizer.load_state_dict(self._state_dict(optimizer, step))
-            else:
-                apply_state(optimizer, step.options, step.state, self.value)
+            try:
+                if step.through:
+                    optimizer.load_state_dict(self._state_dict(optimizer, step))
+                else:
+                    apply_state(optimizer, step.options, step.state, self.value)
+            except Exception as error:
+                raise self._refusal(step.label, optimizer, error) from error
+
+    def _refusal(self, label: str, optimizer: Any, error: Exception) -> RestoreError:
+        made = RestoreError(
+            f"{label}: {type(optimizer).__name__} refused the saved state",
+            details=(f"{type(error).__name__}: {' '.join(str(error).split())[:400]}",),
+            remedy=f"{label}=None restores the rest without it.",
+        )
+        made.done = frozenset(self._handles.tensors())
+        return made
 
     def _state_dict(self, optimizer: Any, step: SetOptimizer) -> dict[str, Any]:
         """The plan's state as a state dict in the live optimizer's own numbering."""

@@ -108,8 +108,13 @@ def choose(
     at: Mapping[str, Any],
     fits: Callable[[Part], bool],
     rivals: Sequence[AnyTarget],
+    alone: bool,
 ) -> Choice:
-    """Find the part for one live object. `fits` proves names and shapes; `rivals` are all targets of the same role."""
+    """Find the part for one live object.
+
+    `fits` proves names and shapes; `rivals` are all targets of the same role; `alone` tells that no other module is
+    to be restored.
+    """
     role, _ = key_of(target.label)
     place = at.get(target.label, at.get(role))
     if place is not None:
@@ -117,8 +122,10 @@ def choose(
     recorded = _recorded(catalog, target)
     if recorded is not None:
         return recorded
+    if isinstance(target, TargetModule) and not target.slots:
+        return Choice(None, "it holds no tensors")
     wanted = _kind(target)
-    parts = [part for part in catalog.parts if part.role == wanted] if wanted else []
+    parts = _candidates(catalog, target, wanted, alone=len(rivals) == 1 and alone)
     if not parts:
         return _nothing(catalog, target, wanted)
     parts = _by_list(parts, target, rivals) or parts
@@ -129,6 +136,14 @@ def choose(
     if len(named) == 1:
         return Choice(named[0])
     return Choice(None, fault=_ambiguous(named, target))
+
+
+def _candidates(catalog: Catalog, target: AnyTarget, wanted: str, *, alone: bool) -> list[Part]:
+    """Parts of the right kind. Any model will do for `model`; a loss, an EMA and others must be named by the file."""
+    parts = [part for part in catalog.parts if part.role == wanted] if wanted else []
+    if wanted != "model" or target.role == "model":
+        return parts
+    return [part for part in parts if _named_for(part, target) or (alone and not part.keys)]
 
 
 def _kind(target: AnyTarget) -> str:
@@ -185,8 +200,7 @@ def _by_list(parts: Sequence[Part], target: AnyTarget, rivals: Sequence[AnyTarge
     same = [part for part in parts if part.keys and str(part.keys[-1]) == key]
     if same:
         return same
-    position = [t.label for t in rivals].index(target.label)
-    return [parts[position]] if len(parts) == len(rivals) else []
+    return [parts[int(key)]] if key.isdigit() and len(parts) == len(rivals) else []
 
 
 def _named_for(part: Part, target: AnyTarget) -> bool:
@@ -207,7 +221,7 @@ def _nothing(catalog: Catalog, target: AnyTarget, wanted: str) -> Choice:
     keys = _under_role_key(catalog, role, key)
     if keys is None:
         only = catalog.parts[0] if len(catalog.parts) == 1 and not catalog.parts[0].keys else None
-        if only is not None and wanted:
+        if only is not None and wanted and only.role != wanted:
             return Choice(None, fault=_wrong_kind(catalog, target, only))
         return Choice(None, f"the file holds no {_noun(wanted or role)}")
     part = _part_at(catalog, keys, target)

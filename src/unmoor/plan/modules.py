@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,13 +53,29 @@ def module_fit(part: Part, target: TargetModule, policy: Policy) -> bool:
 
 
 def _match(part: Part, target: TargetModule, policy: Policy) -> NameMatch:
+    """The match of all live names, or of those that a file must have where it lacks no other."""
     live = {name: slot.shape for name, slot in target.slots.items()}
     saved: dict[str, tuple[int, ...] | None] = {name: node.shape for name, node in saved_tensors(part).items()}
-    match = match_names(saved, live, policy.rename)
-    late = [name for name in match.missing if name.endswith(_FROM_LIVE)]
-    if late and len(late) == len(match.missing):
-        return match_names(saved, {n: s for n, s in live.items() if n not in late}, policy.rename)
-    return match
+    found = []
+    for dispensable in _dispensable(target):
+        needed = {name: shape for name, shape in live.items() if name not in dispensable}
+        found.append(match_names(saved, needed, policy.rename))
+        if found[-1].complete:
+            return found[-1]
+    return next((m for m in found if m.reading.pairs and not m.missing and not m.rivals), found[0])
+
+
+def _dispensable(target: TargetModule) -> Iterator[frozenset[str]]:
+    """Names that a file may lack: none, all but one name of a tied memory, buffers that old files do not have."""
+    groups: dict[str, list[str]] = {}
+    for name, slot in target.slots.items():
+        groups.setdefault(slot.alias or slot.id, []).append(name)
+    tied = [names for names in groups.values() if len(names) > 1]
+    late = frozenset(name for name in target.slots if name.endswith(_FROM_LIVE))
+    but_first = frozenset(name for names in tied for name in names[1:])
+    but_last = frozenset(name for names in tied for name in names[:-1])
+    ways = (but_first, but_last, late, but_first | late, but_last | late)
+    yield from dict.fromkeys((frozenset(), *ways))
 
 
 def plan_module(target: TargetModule, part: Part, policy: Policy) -> ModulePlan:
@@ -76,7 +92,8 @@ def plan_module(target: TargetModule, part: Part, policy: Policy) -> ModulePlan:
         if live in wrong:
             plan.fresh.append(_shape_change(target, live, saved[name]))
         else:
-            _plan_tensor(target, part, live, name, saved[name], policy, plan)
+            _plan_tensor(target, part, live, name, saved[name], plan)
+    plan.faults += _rounded(target, policy, plan)
     _drop_twin_copies(plan)
     _plan_extra(target, part, match.reading, plan)
     _tell(target, part, match, plan)
@@ -96,11 +113,12 @@ def _check_match(
     if match.rivals:
         ways = "; ".join(reading.how for reading in match.rivals)
         text = f"the saved names fit the live ones in {len(match.rivals)} ways: {ways}"
-        plan.faults.append(Fault("ambiguous", label, text, "rename={...} says which"))
+        remedy = " or ".join(r.remedy for r in match.rivals if r.remedy) or "rename={...}"
+        plan.faults.append(Fault("ambiguous", label, text, f"{remedy} says which"))
         return
     if match.near and (match.missing or match.unexpected):
         plan.faults += [_near_fault(target, saved, near) for near in match.near[:2]]
-    if target.slots and not match.reading.pairs:
+    if target.slots and not set(match.reading.pairs) - set(match.mismatched):
         plan.faults.append(_nothing_matches(target, saved, match))
         return
     if match.missing and policy.missing == "error":
@@ -148,9 +166,14 @@ def _shape_change(target: TargetModule, name: str, node: TensorNode) -> Change:
 
 def _nothing_matches(target: TargetModule, saved: Mapping[str, TensorNode], match: NameMatch) -> Fault:
     ours, theirs = list(target.slots), list(saved)
-    text = f"0 of {len(ours)} tensors matched: the file has {listing(theirs, 2)}, the live model {listing(ours, 2)}"
-    remedy = "" if match.near else "rename={...} says how saved names become live ones"
-    return Fault("mismatch", target.label, text, remedy)
+    if match.reading.pairs:
+        name, other = next(iter(match.reading.pairs.items()))
+        text = f"{len(match.reading.pairs)} names do, none with its shape ({name}: saved "
+        text += f"{format_shape(saved[other].shape)}, live {format_shape(target.slots[name].shape)})"
+    else:
+        text = f"the file has {listing(theirs, 2)}, the live model {listing(ours, 2)}"
+    remedy = "" if match.near or match.reading.pairs else "rename={...} says how saved names become live ones"
+    return Fault("mismatch", target.label, f"0 of {len(ours)} tensors matched: {text}", remedy)
 
 
 def _near_fault(target: TargetModule, saved: Mapping[str, TensorNode], near: Reading) -> Fault:
@@ -160,9 +183,7 @@ def _near_fault(target: TargetModule, saved: Mapping[str, TensorNode], near: Rea
     return Fault("mismatch", target.label, text, near.remedy)
 
 
-def _plan_tensor(
-    target: TargetModule, part: Part, live: str, name: str, node: TensorNode, policy: Policy, plan: ModulePlan
-) -> None:
+def _plan_tensor(target: TargetModule, part: Part, live: str, name: str, node: TensorNode, plan: ModulePlan) -> None:
     slot = target.slots[live]
     if node.storage is None and node.numel:
         plan.faults.append(
@@ -172,11 +193,24 @@ def _plan_tensor(
     if node.quantizer is not None or node.dtype.startswith("q"):
         plan.faults.append(Fault("mismatch", target.label, f"{name} is quantized and cannot be filled in place", ""))
         return
-    if node.dtype != slot.dtype and policy.cast != "any" and not is_exact_cast(node.dtype, slot.dtype):
-        text = f"{live}    saved {node.dtype}, live {slot.dtype}: values would be rounded"
-        plan.faults.append(Fault("mismatch", target.label, text, 'cast="any" allows it'))
-        return
     plan.copies.append(Copy(target.label, live, key_text((*part.keys, name)), node, slot))
+
+
+def _rounded(target: TargetModule, policy: Policy, plan: ModulePlan) -> list[Fault]:
+    """Tensors that would lose digits on the way to the live dtype, one fault for each pair of dtypes."""
+    casts: dict[tuple[str, str], list[str]] = {}
+    for copy in plan.copies if policy.cast != "any" else ():
+        if not is_exact_cast(copy.node.dtype, copy.slot.dtype):
+            casts.setdefault((copy.node.dtype, copy.slot.dtype), []).append(copy.name)
+    return [
+        Fault(
+            "mismatch",
+            target.label,
+            f"{listing(names)}    saved {saved}, live {live}: values would be rounded",
+            'cast="any" allows it',
+        )
+        for (saved, live), names in casts.items()
+    ]
 
 
 def _drop_twin_copies(plan: ModulePlan) -> None:
@@ -223,12 +257,16 @@ def _tell(target: TargetModule, part: Part, match: NameMatch, plan: ModulePlan) 
     label, pairs = target.label, match.reading.pairs
     plan.renamed += [Change(label, live, saved, live) for live, saved in pairs.items() if live != saved]
     plan.missing += [Change(label, n, "not in the file", "left as it is") for n in match.missing]
-    plan.fresh += [
-        Change(label, n, "not in the file (saved before torch 0.4.1)", "left as it is")
-        for n in target.slots
-        if n not in pairs and n not in match.missing
-    ]
+    restored = {target.slots[n].alias or target.slots[n].id for n in pairs}
+    absent = [(n, slot) for n, slot in target.slots.items() if n not in pairs and n not in match.missing]
+    tied = [n for n, slot in absent if (slot.alias or slot.id) in restored]
+    late = "not in the file (saved before torch 0.4.1)"
+    plan.fresh += [Change(label, n, late, "left as it is") for n, _ in absent if n not in tied]
     plan.unexpected += [Change(label, n, "in the file", "nothing takes it") for n in match.unexpected]
     plan.unexpected += [Change(label, n, "in the file", "outside the names that fit") for n in match.reading.outside]
-    if part.keys and match.reading.how != "as saved":
-        plan.note = f"{len(pairs)} of {len(target.slots)} names match {match.reading.how}"
+    notes = []
+    if match.reading.how != "as saved":
+        notes.append(f"{len(pairs)} of {len(target.slots)} names match {match.reading.how}")
+    if tied:
+        notes.append(f"{listing(tied)} is tied to a name that the file has")
+    plan.note = "; ".join(notes)

@@ -2,7 +2,8 @@
 
 A reading is a way to take the saved names: as they are, without wrappers' segments, without a leading prefix, with one
 added. It is proved when it is a bijection between the live names and the saved names it covers, with equal shapes, and
-no other reading that pairs differently is. Names are never taken apart in any other way.
+no other reading that pairs differently is. Where no reading has all shapes, the only one that has all names holds, and
+the shapes that differ are told. Names are never taken apart in any other way.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class NameMatch:
 
     `missing` are live names without a saved one, `unexpected` saved names that nothing takes, `outside` saved names
     beyond the prefix that the reading chose. `rivals` are readings that fit as well and pair differently. `near` are
-    readings that would fit names but not shapes, or not all names.
+    readings that would fit more names than the one that holds, and are not proved.
     """
 
     reading: Reading
@@ -113,14 +114,14 @@ def match_names(saved: Mapping[str, Shape | None], live: Mapping[str, Shape], re
     plain = Reading("as saved", {name: name for name in live if name in shapes})
     if len(plain.pairs) == len(live):
         return _translate(_judge(plain, shapes, live), renamed)
-    others = [r for r in _readings(shapes, live) if len(r.pairs) == len(live)]
-    proved = _distinct([r for r in others if _shapes_agree(r, shapes, live) and not _leftover(r, shapes)])
-    if len(proved) == 1:
-        return _translate(_judge(proved[0], shapes, live), renamed)
-    near = _distinct(others)[:3]
+    whole = [r for r in _readings(shapes, live) if len(r.pairs) == len(live) and not _leftover(r, shapes)]
+    proved = _distinct([r for r in whole if _shapes_agree(r, shapes, live)])
+    holding = proved or _distinct(whole)
+    if len(holding) == 1:
+        return _translate(_judge(holding[0], shapes, live), renamed)
     match = _judge(plain, shapes, live)
-    rivals = tuple(proved)
-    result = NameMatch(plain, match.missing, match.unexpected, match.mismatched, rivals, () if rivals else tuple(near))
+    near = () if proved else tuple(holding[:3]) or _nearest(shapes, live, len(plain.pairs))
+    result = NameMatch(plain, match.missing, match.unexpected, match.mismatched, tuple(proved), near)
     return _translate(result, renamed)
 
 
@@ -142,9 +143,13 @@ def _bare_readings(bare: Mapping[str, str], live: Mapping[str, Shape]) -> Iterat
         return
     pairs = {live_bare[b]: s for b, s in bare.items() if b in live_bare}
     removed = sorted({part for a, b in pairs.items() if a != b for part in b.split(".")} & WRAPPER_SEGMENTS)
-    yield Reading(
-        f"without {', '.join(repr(part + '.') for part in removed)}" if removed else "with wrappers' segments", pairs
-    )
+    if not removed:
+        yield Reading("with wrappers' segments", pairs)
+        return
+    cut = "".join(f".replace({part + '.'!r}, '')" for part in removed)
+    leading = len(removed) == 1 and all(b == f"{removed[0]}.{a}" for a, b in pairs.items())
+    remedy = f"rename={{{removed[0] + '.'!r}: ''}}" if leading else f"rename=lambda name: name{cut}"
+    yield Reading(f"without {', '.join(repr(part + '.') for part in removed)}", pairs, remedy=remedy)
 
 
 def _bare(names: Iterable[str]) -> dict[str, str] | None:
@@ -183,8 +188,33 @@ def _added_prefix(saved: list[str], live: list[str]) -> Reading | None:
     return None
 
 
+def _nearest(saved: Mapping[str, Shape | None], live: Mapping[str, Shape], least: int) -> tuple[Reading, ...]:
+    """The readings that pair the most live names, with their shapes, if those are more than `least`."""
+    found = [*_inside_prefixes(saved, live), *_readings(saved, live)]
+    fitting = {id(r): sum(_fits(live[n], saved[s]) for n, s in r.pairs.items()) for r in found}
+    best = max(fitting.values(), default=0)
+    return tuple(_distinct([r for r in found if fitting[id(r)] == best])[:3]) if best > least else ()
+
+
+def _inside_prefixes(saved: Mapping[str, Shape | None], live: Mapping[str, Shape]) -> Iterator[Reading]:
+    """For each leading prefix of saved names, what stands below it under a live name."""
+    pairs: dict[str, dict[str, str]] = {}
+    for full in saved:
+        parts = full.split(".")
+        for i in range(1, len(parts)):
+            name = ".".join(parts[i:])
+            if name in live:
+                pairs.setdefault(full[: -len(name)], {})[name] = full
+    for prefix, found in pairs.items():
+        yield Reading(f"without {prefix!r}", found, remedy=f"rename={{{prefix!r}: ''}}")
+
+
 def _shapes_agree(reading: Reading, saved: Mapping[str, Shape | None], live: Mapping[str, Shape]) -> bool:
-    return all(saved[s] is None or saved[s] == live[n] for n, s in reading.pairs.items())
+    return all(_fits(live[n], saved[s]) for n, s in reading.pairs.items())
+
+
+def _fits(live: Shape, saved: Shape | None) -> bool:
+    return saved is None or saved == live
 
 
 def _leftover(reading: Reading, saved: Mapping[str, Shape | None]) -> list[str]:
@@ -200,7 +230,7 @@ def _distinct(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def _judge(reading: Reading, saved: Mapping[str, Shape | None], live: Mapping[str, Shape]) -> NameMatch:
-    wrong = tuple(n for n, s in reading.pairs.items() if saved[s] is not None and saved[s] != live[n])
+    wrong = tuple(n for n, s in reading.pairs.items() if not _fits(live[n], saved[s]))
     missing = tuple(n for n in live if n not in reading.pairs)
     return NameMatch(reading, missing, tuple(_leftover(reading, saved)), wrong)
 

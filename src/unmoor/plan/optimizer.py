@@ -1,7 +1,7 @@
 """Optimizer state to its parameters.
 
-State lands beside its parameter in the dtype it was saved in; counters that live on the host do so unless the live
-group is capturable or fused.
+State lands beside its parameter in the dtype it was saved in, or in the parameter's new dtype where it had the old
+one; counters that live on the host do so unless the live group is capturable or fused.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from unmoor.values.catalog import Part
+from unmoor.values.dtypes import is_exact_cast
+from unmoor.values.finding import Finding
 from unmoor.values.nodes import TensorNode
 from unmoor.values.plan import Change, Copy, SetOptimizer
 from unmoor.values.target import Slot, TargetGroup, TargetOptimizer, TargetParam
-from unmoor.values.text import count
+from unmoor.values.text import count, listing
 
-from .optimizer_match import OptimizerMatch, contradictions, match_optimizer
+from .file_model import FileModel
+from .optimizer_match import ELEMENTWISE, OptimizerMatch, contradictions, match_optimizer
 from .optimizer_options import plan_options
 from .policy import Fault, Policy
-from .saved_optimizer import SavedOptimizer, class_faults, take_apart
+from .saved_optimizer import SavedOptimizer, class_faults, own_family, take_apart
 from .slots import contiguous
 from .templates import Template
 
@@ -41,6 +44,7 @@ class OptimizerPlan:
     fresh: list[Change] = field(default_factory=list)
     unexpected: list[Change] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
 
 def plan_optimizer(
@@ -49,23 +53,24 @@ def plan_optimizer(
     policy: Policy,
     *,
     recorded: Sequence[str] | None,
-    file_order: Sequence[str] | None,
+    own_model: FileModel,
     renamed: Mapping[str, str],
 ) -> OptimizerPlan:
     """Plan one optimizer; faults are gathered, nothing is raised.
 
-    `recorded` are the names in the manifest. `file_order` are the live parameter names in the order of the file's own
-    model, where that is known. `renamed` is saved model name -> live name.
+    `recorded` are the names in the manifest. `own_model` is what the file's own model tells of the parameters.
+    `renamed` is saved model name -> live name.
     """
     saved = take_apart(part, recorded)
     faults = class_faults(target, saved)
     if faults:
         return OptimizerPlan(faults=faults)
-    match = match_optimizer(target, saved, policy, file_order=file_order, renamed=renamed)
+    match = match_optimizer(target, saved, policy, file_order=own_model.order, renamed=renamed)
     if match.faults:
         return OptimizerPlan(faults=list(match.faults))
-    plan = OptimizerPlan()
-    state = _plan_state(target, part, saved, match, policy, plan)
+    plan = OptimizerPlan(faults=_lacking(target, saved, match), findings=list(match.findings))
+    state = _plan_state(target, part, saved, match, policy, own_model.dtypes, plan)
+    plan.faults += _rounded(target, policy, plan)
     options = plan_options(target, saved, match, policy)
     plan.copies += options.copies
     plan.options, plan.kept = options.changed, options.kept
@@ -81,6 +86,7 @@ def _plan_state(
     saved: SavedOptimizer,
     match: OptimizerMatch,
     policy: Policy,
+    dtypes: Mapping[str, str],
     plan: OptimizerPlan,
 ) -> dict[int, Mapping[str, Any]]:
     state: dict[int, Mapping[str, Any]] = {}
@@ -92,8 +98,46 @@ def _plan_state(
         if policy.mismatched == "fresh" and contradictions([param], saved, {0: identity}):
             plan.fresh.append(Change(target.label, _name(param, position), "state of another shape", "starts fresh"))
             continue
-        state[position] = _plan_entry(target, part, identity, position, group, param, entry, plan)
+        place = _Place(target.label, position, group, param, dtypes.get(param.name))
+        state[position] = _plan_entry(place, (*part.keys, "state", identity), entry, plan)
     return state
+
+
+def _lacking(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMatch) -> list[Fault]:
+    """Parameters whose saved state lacks part of what the live class cannot do without."""
+    family = own_family(target)
+    lacking: dict[str, list[str]] = {}
+    for position, _, param in _positions(target):
+        entry = saved.state.get(match.ids.get(position), {})
+        gone = [key for key in family.state if key not in entry] if family is not None and entry else []
+        if gone:
+            lacking.setdefault(", ".join(gone), []).append(_name(param, position))
+    return [
+        Fault(
+            "mismatch",
+            target.label,
+            f"the saved state of {listing(names)} lacks {gone}, which {target.class_name} needs",
+            f"{target.label}=None starts it fresh",
+        )
+        for gone, names in lacking.items()
+    ]
+
+
+def _rounded(target: TargetOptimizer, policy: Policy, plan: OptimizerPlan) -> list[Fault]:
+    """State that would lose digits on the way to its parameter's dtype."""
+    casts: dict[tuple[str, str], list[str]] = {}
+    for copy in plan.copies if policy.cast != "any" else ():
+        if not is_exact_cast(copy.node.dtype, copy.slot.dtype):
+            casts.setdefault((copy.node.dtype, copy.slot.dtype), []).append(copy.name)
+    return [
+        Fault(
+            "mismatch",
+            target.label,
+            f"state {listing(names)}    saved {saved}, live {live}: values would be rounded",
+            'cast="any" allows it',
+        )
+        for (saved, live), names in casts.items()
+    ]
 
 
 def _positions(target: TargetOptimizer) -> Iterator[tuple[int, TargetGroup, TargetParam]]:
@@ -108,42 +152,48 @@ def _name(param: TargetParam, position: int) -> str:
     return param.name or f"parameter {position}"
 
 
-def _plan_entry(
-    target: TargetOptimizer,
-    part: Part,
-    identity: Any,
-    position: int,
-    group: TargetGroup,
-    param: TargetParam,
-    entry: Mapping[str, Any],
-    plan: OptimizerPlan,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A live parameter that state goes beside; `saved_dtype` is its dtype in the file, None where unknown."""
+
+    label: str
+    position: int
+    group: TargetGroup
+    param: TargetParam
+    saved_dtype: str | None
+
+    def device(self, key: str) -> str:
+        """Where the state `key` lives."""
+        on_device = self.group.options.get("capturable") or self.group.options.get("fused")
+        return self.param.device if key not in HOST_SCALARS or on_device else "cpu"
+
+    def dtype(self, key: str, node: TensorNode) -> str:
+        """State in its parameter's dtype stays in it; anything else, and every counter, is as it was saved."""
+        follows = node.dtype == self.saved_dtype and key not in HOST_SCALARS and (node.shape or key in ELEMENTWISE)
+        return self.param.dtype if follows else node.dtype
+
+
+def _plan_entry(place: _Place, keys: tuple[Any, ...], entry: Mapping[str, Any], plan: OptimizerPlan) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, value in entry.items():
-        template = Template(
-            target.label,
-            f"{_name(param, position)}/{key}",
-            (*part.keys, "state", identity, key),
-            _slot_maker(target, position, key, group, param),
-        )
+        name = f"{_name(place.param, place.position)}/{key}"
+        template = Template(place.label, name, (*keys, key), _slot_maker(place, key))
         made[key] = template(value)
         plan.copies += template.copies
     return made
 
 
-def _slot_maker(
-    target: TargetOptimizer, position: int, key: str, group: TargetGroup, param: TargetParam
-) -> Callable[[str, TensorNode], Slot]:
-    on_device = bool(group.options.get("capturable") or group.options.get("fused"))
-    device = param.device if key not in HOST_SCALARS or on_device else "cpu"
+def _slot_maker(place: _Place, key: str) -> Callable[[str, TensorNode], Slot]:
+    param = place.param
 
     def make(suffix: str, node: TensorNode) -> Slot:
+        dtype, device = place.dtype(key, node), place.device(key)
         existing = param.state.get(key) if not suffix else None
-        if existing and (existing.shape, existing.dtype, existing.device) == (node.shape, node.dtype, device):
+        if existing and (existing.shape, existing.dtype, existing.device) == (node.shape, dtype, device):
             return existing
         stride = param.stride if node.shape == param.shape and param.dense else contiguous(node.shape)
-        identity = f"{target.label}/state/{position}/{key}{suffix}"
-        return Slot(identity, node.shape, node.dtype, stride, device, dense=True, make=True)
+        identity = f"{place.label}/state/{place.position}/{key}{suffix}"
+        return Slot(identity, node.shape, dtype, stride, device, dense=True, make=True)
 
     return make
 

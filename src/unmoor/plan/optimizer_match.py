@@ -6,10 +6,12 @@ its parameters. Where they differ and shapes do not decide, nothing is guessed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from unmoor.values.finding import Finding
 from unmoor.values.nodes import TensorNode
 from unmoor.values.optimizers import FAMILIES
 from unmoor.values.target import TargetOptimizer, TargetParam
@@ -19,9 +21,11 @@ from .names import match_names
 from .policy import Fault, Policy
 from .saved_optimizer import SavedOptimizer
 
-__all__ = ["OptimizerMatch", "contradictions", "match_optimizer"]
+__all__ = ["ELEMENTWISE", "OptimizerMatch", "contradictions", "match_optimizer"]
 
-_ELEMENTWISE: Final = frozenset(key for family in FAMILIES.values() for key in family.elementwise)
+ELEMENTWISE: Final = frozenset(key for family in FAMILIES.values() for key in family.elementwise)
+"""State keys whose tensors have the shape of their parameter."""
+
 _REORDERED: Final = (
     "the parameters were reordered or the model changed: pass rename={...}, or optimizer=None to start it fresh"
 )
@@ -32,7 +36,7 @@ class OptimizerMatch:
     """Live position -> saved id, and how it was found.
 
     `unmatched` are saved names that no live parameter bears, `missing` live positions without a saved one. With
-    `faults`, nothing was matched.
+    `faults`, nothing was matched. `findings` tell what the match rests on.
     """
 
     ids: Mapping[int, Any]
@@ -40,6 +44,7 @@ class OptimizerMatch:
     unmatched: tuple[str, ...] = ()
     missing: tuple[int, ...] = ()
     faults: tuple[Fault, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def match_optimizer(
@@ -57,7 +62,10 @@ def match_optimizer(
         return _by_name(target.label, live, saved, saved.names, policy, renamed)
     if [len(ids) for ids in saved.ids] != [len(group.params) for group in target.groups]:
         return OptimizerMatch({}, faults=(_size_fault(target, saved),))
-    return _by_order(target.label, live, saved, policy, _file_reading(live, saved, file_order if named else None))
+    by_file = _file_reading(target, saved, file_order if named else None)
+    if by_file is None:
+        return _by_position(target, saved, policy, named=named)
+    return _by_order(target.label, live, saved, policy, by_file)
 
 
 def _by_name(
@@ -101,17 +109,49 @@ def _plain(sizes: Sequence[int]) -> str:
 
 
 def _file_reading(
-    live: Sequence[TargetParam], saved: SavedOptimizer, file_order: Sequence[str] | None
+    target: TargetOptimizer, saved: SavedOptimizer, file_order: Sequence[str] | None
 ) -> dict[int, Any] | None:
-    """Position -> saved id if the saved optimizer went through its parameters as the file's model lists them."""
-    if file_order is None or len(saved.ids) != 1:
+    """Position -> saved id if each saved group went through its parameters as the file's model lists them."""
+    if file_order is None:
         return None
-    held = {param.name for param in live}
-    order = [name for name in file_order if name in held]
-    if len(order) != len(saved.flat) or set(order) != held:
-        return None
-    ids = dict(zip(order, saved.flat, strict=True))
-    return {i: ids[param.name] for i, param in enumerate(live)}
+    positions = {param.name: i for i, param in target.params()}
+    reading: dict[int, Any] = {}
+    for group, ids in zip(target.groups, saved.ids, strict=True):
+        held = {param.name for param in group.params}
+        order = [name for name in file_order if name in held]
+        if len(order) != len(ids):
+            return None
+        reading |= {positions[name]: identity for name, identity in zip(order, ids, strict=True)}
+    return reading
+
+
+def _by_position(target: TargetOptimizer, saved: SavedOptimizer, policy: Policy, *, named: bool) -> OptimizerMatch:
+    """By the live order alone, which shapes may prove and nothing else can."""
+    live = [param for _, param in target.params()]
+    if policy.order == "file":
+        text = 'order="file" was asked for, and no model in the file tells the order of its parameters'
+        return OptimizerMatch({}, faults=(Fault("mismatch", target.label, text, 'pass model=, or order="live"'),))
+    reading = dict(enumerate(saved.flat))
+    how = "matched by position, " + ("as asked" if policy.order == "live" else "shapes agree")
+    faults = _shape_faults(target.label, live, saved, policy, reading)
+    alike = _alike(target, saved) if policy.order == "proved" else 0
+    if not alike or faults:
+        return OptimizerMatch(reading, how, faults=faults)
+    text = f"state was matched by position, and {alike} of {len(live)} parameters have the shape of another: nothing "
+    text += "proves that their order is still the same"
+    remedy = 'order="live" says that it is' + ("" if named else ", or pass model= to match it with the file's own")
+    return OptimizerMatch(reading, how, findings=(Finding("order-not-proved", "warning", target.label, text, remedy),))
+
+
+def _alike(target: TargetOptimizer, saved: SavedOptimizer) -> int:
+    """How many parameters with state share their shape with another of their group."""
+    number = 0
+    for group, ids in zip(target.groups, saved.ids, strict=True):
+        shapes = Counter(param.shape for param in group.params)
+        number += sum(
+            shapes[param.shape] > 1 and bool(saved.state.get(i)) for param, i in zip(group.params, ids, strict=True)
+        )
+    return number
 
 
 def _by_order(
@@ -119,12 +159,11 @@ def _by_order(
     live: Sequence[TargetParam],
     saved: SavedOptimizer,
     policy: Policy,
-    by_file: Mapping[int, Any] | None,
+    by_file: Mapping[int, Any],
 ) -> OptimizerMatch:
     by_live = dict(enumerate(saved.flat))
-    if by_file is None or by_file == by_live:
-        how = "matched by position, shapes agree"
-        how += ", as does the order of the file's own model" if by_file is not None else ""
+    if by_file == by_live:
+        how = "matched by position, shapes agree, as does the order of the file's own model"
         return _proved(label, live, saved, policy, by_live, how)
     if policy.order == "file":
         return _proved(label, live, saved, policy, by_file, "matched by the order of the file's own model")
@@ -165,7 +204,7 @@ def contradictions(live: Sequence[TargetParam], saved: SavedOptimizer, reading: 
     for position, identity in reading.items():
         param = live[position]
         for key, value in saved.state.get(identity, {}).items():
-            if key in _ELEMENTWISE and isinstance(value, TensorNode) and value.shape != param.shape:
+            if key in ELEMENTWISE and isinstance(value, TensorNode) and value.shape != param.shape:
                 name = param.name or f"parameter {position}"
                 shapes = f"has shape {format_shape(value.shape)}, the live parameter has {format_shape(param.shape)}"
                 found.append(f"state {key!r} for {name} {shapes}")

@@ -6,7 +6,7 @@ names the tags and the call that would work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from unmoor.values.tags import normalize_tag, split_tag
 from unmoor.values.text import columns, count
 
 from .optimizer import HOST_SCALARS
+from .pickled import STEP, pickled_roles
 
 __all__ = ["Wish", "is_present", "place_storages"]
 
@@ -38,14 +39,8 @@ def place_storages(catalog: Catalog, wish: Wish, present: Mapping[str, int]) -> 
 
     Raises DeviceError, naming every absent device with its tensors and roles.
     """
-    owners: dict[str, list[TensorEntry]] = {}
-    for entry in catalog.tensors:
-        if entry.storage:
-            owners.setdefault(entry.storage, []).append(entry)
-    flags = _device_steps(catalog)
-    placed = {
-        storage.key: _place(owners.get(storage.key, ()), storage.device, wish, flags) for storage in catalog.storages
-    }
+    roles = {**_entry_roles(catalog), **pickled_roles(catalog)}
+    placed = {s.key: _place(roles.get(s.key, frozenset()), s.device, wish) for s in catalog.storages}
     _refuse_absent(catalog, placed, wish, present)
     return placed
 
@@ -56,35 +51,34 @@ def is_present(tag: str, present: Mapping[str, int]) -> bool:
     return (index or 0) < present.get(kind, 0)
 
 
-def _place(
-    entries: Sequence[TensorEntry], stored: str, wish: Wish, flags: Mapping[tuple[Any, ...], frozenset[Any]]
-) -> str:
-    roles = {entry.role for entry in entries}
+def _place(roles: frozenset[str], stored: str, wish: Wish) -> str:
     if roles == {"rng"} or wish.by_call:
         return "cpu"
     if wish.device is not None:
-        return _beside(entries, roles, stored, wish.device, flags)
+        return _beside(roles, stored, wish.device)
     if isinstance(wish.mapping, str):
         return wish.mapping
     tag = _normal(stored)
     return tag if wish.mapping is None else wish.mapping.get(tag, tag)
 
 
-def _beside(
-    entries: Sequence[TensorEntry],
-    roles: set[str],
-    stored: str,
-    device: str,
-    flags: Mapping[tuple[Any, ...], frozenset[Any]],
-) -> str:
-    placements = {ROLES[role].placement if role in ROLES else "as stored" for role in roles} or {"as stored"}
-    if "device" in placements:
+def _beside(roles: frozenset[str], stored: str, device: str) -> str:
+    placements = {"cpu" if role == STEP else ROLES[role].placement for role in roles if role in ROLES or role == STEP}
+    if placements & {"device", "parameter"}:
         return device
-    if "parameter" in placements:
-        return "cpu" if all(_is_host_scalar(entry, flags) for entry in entries) else device
     if placements & {"cpu", "live"}:
         return "cpu"
     return "cpu" if _normal(stored) == "cpu" else device
+
+
+def _entry_roles(catalog: Catalog) -> dict[str, frozenset[str]]:
+    """Storage key -> roles of the tensors in it, as the catalog has them."""
+    flags = _device_steps(catalog)
+    owners: dict[str, set[str]] = {}
+    for entry in catalog.tensors:
+        host = entry.role == "optimizer" and _is_host_scalar(entry, flags)
+        owners.setdefault(entry.storage, set()).add(STEP if host else entry.role)
+    return {key: frozenset(roles) for key, roles in owners.items()}
 
 
 def _is_host_scalar(entry: TensorEntry, flags: Mapping[tuple[Any, ...], frozenset[Any]]) -> bool:

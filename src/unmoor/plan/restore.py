@@ -19,8 +19,8 @@ from unmoor.values.target import Slot, Target, TargetModule, TargetObject, Targe
 from unmoor.values.text import columns, format_bytes
 
 from .choose import AnyTarget, array_nodes, choose, key_of
-from .modules import ModulePlan, module_fit, plan_module, saved_tensors
-from .names import match_names
+from .file_model import Planned, file_model
+from .modules import module_fit, plan_module
 from .objects import plan_object
 from .optimizer import OptimizerPlan, plan_optimizer
 from .policy import Fault, Policy
@@ -47,7 +47,7 @@ class _Draft:
     faults: list[Fault] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     used: list[Part] = field(default_factory=list)
-    modules: dict[str, tuple[TargetModule, Part, ModulePlan]] = field(default_factory=dict)
+    modules: dict[str, Planned] = field(default_factory=dict)
 
     def tell(self, name: str, changes: Sequence[Change]) -> None:
         self.changes.setdefault(name, []).extend(changes)
@@ -83,9 +83,7 @@ def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
     return _finish(catalog, policy, draft, extra)
 
 
-def _pick(
-    catalog: Catalog, target: AnyTarget, rivals: Sequence[AnyTarget], policy: Policy, draft: _Draft
-) -> Part | None:
+def _pick(catalog: Catalog, target: AnyTarget, run: Target, policy: Policy, draft: _Draft) -> Part | None:
     def fits(part: Part) -> bool:
         if isinstance(target, TargetModule):
             return module_fit(part, target, policy)
@@ -93,7 +91,9 @@ def _pick(
             1 for _ in target.params()
         )
 
-    choice = choose(catalog, target, at=policy.at, fits=fits, rivals=rivals)
+    everyone: list[AnyTarget] = [*run.modules, *run.objects, *run.optimizers]
+    rivals = [t for t in everyone if key_of(t.label)[0] == key_of(target.label)[0]]
+    choice = choose(catalog, target, at=policy.at, fits=fits, rivals=rivals, alone=len(run.modules) == 1)
     if choice.fault is not None:
         draft.faults.append(choice.fault)
     elif choice.part is None:
@@ -103,12 +103,8 @@ def _pick(
     return choice.part
 
 
-def _same_role(targets: Sequence[AnyTarget], label: str) -> list[AnyTarget]:
-    return [t for t in targets if key_of(t.label)[0] == key_of(label)[0]]
-
-
 def _add_module(catalog: Catalog, module: TargetModule, target: Target, policy: Policy, draft: _Draft) -> None:
-    part = _pick(catalog, module, _same_role(target.modules, module.label), policy, draft)
+    part = _pick(catalog, module, target, policy, draft)
     if part is None:
         return
     plan = plan_module(module, part, policy)
@@ -125,7 +121,7 @@ def _add_module(catalog: Catalog, module: TargetModule, target: Target, policy: 
 
 
 def _add_object(catalog: Catalog, item: TargetObject, target: Target, policy: Policy, draft: _Draft) -> None:
-    part = _pick(catalog, item, _same_role(target.objects, item.label), policy, draft)
+    part = _pick(catalog, item, target, policy, draft)
     if part is None:
         return
     plan = plan_object(item, part, array_nodes(catalog))
@@ -138,7 +134,7 @@ def _add_object(catalog: Catalog, item: TargetObject, target: Target, policy: Po
 
 
 def _add_optimizer(catalog: Catalog, optimizer: TargetOptimizer, target: Target, policy: Policy, draft: _Draft) -> None:
-    part = _pick(catalog, optimizer, _same_role(target.optimizers, optimizer.label), policy, draft)
+    part = _pick(catalog, optimizer, target, policy, draft)
     if part is None:
         return
     plan = plan_optimizer(
@@ -146,7 +142,7 @@ def _add_optimizer(catalog: Catalog, optimizer: TargetOptimizer, target: Target,
         part,
         policy,
         recorded=_recorded_names(catalog, optimizer.label),
-        file_order=_file_order(catalog, optimizer, policy, draft),
+        own_model=file_model(catalog, optimizer, tuple(draft.modules.values()), policy.rename),
         renamed={saved: live for _, _, module in draft.modules.values() for saved, live in module.names.items()},
     )
     _take_optimizer(optimizer, plan, draft)
@@ -155,6 +151,7 @@ def _add_optimizer(catalog: Catalog, optimizer: TargetOptimizer, target: Target,
 def _take_optimizer(optimizer: TargetOptimizer, plan: OptimizerPlan, draft: _Draft) -> None:
     draft.faults += plan.faults
     draft.copies += plan.copies
+    draft.findings += plan.findings
     for name in ("options", "kept", "fresh", "unexpected"):
         draft.tell(name, getattr(plan, name))
     if plan.step is not None:
@@ -166,22 +163,6 @@ def _take_optimizer(optimizer: TargetOptimizer, plan: OptimizerPlan, draft: _Dra
 def _recorded_names(catalog: Catalog, label: str) -> Sequence[str] | None:
     entry = (catalog.manifest or {}).get("roles", {}).get(label)
     return entry.get("names") if isinstance(entry, Mapping) else None
-
-
-def _file_order(catalog: Catalog, optimizer: TargetOptimizer, policy: Policy, draft: _Draft) -> Sequence[str] | None:
-    """Live parameter names in the order in which the file's own model lists them; None where there is no such model."""
-    held = {param.name for _, param in optimizer.params()}
-    for module, part, plan in draft.modules.values():
-        if plan.names and held <= set(module.slots):
-            return [plan.names[name] for name in saved_tensors(part) if name in plan.names]
-    live = {param.name: param.shape for _, param in optimizer.params() if param.name}
-    for part in catalog.part("model"):
-        saved: dict[str, tuple[int, ...] | None] = {n: t.shape for n, t in saved_tensors(part).items()}
-        match = match_names(saved, live, policy.rename)
-        if live and not match.missing and not match.mismatched and not match.rivals:
-            back = {name: label for label, name in match.reading.pairs.items()}
-            return [back[name] for name in saved if name in back]
-    return None
 
 
 _ORDER: Final = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from unmoor.values.catalog import Part
 from unmoor.values.optimizers import FAMILIES, SHARED_OPTIONS, OptimizerFamily, guess_family
@@ -12,7 +12,10 @@ from unmoor.values.target import TargetOptimizer
 
 from .policy import Fault
 
-__all__ = ["SavedOptimizer", "class_faults", "take_apart"]
+__all__ = ["SavedOptimizer", "class_faults", "own_family", "take_apart"]
+
+_SINCE_TORCH_1_11: Final = frozenset({"foreach", "maximize"})
+"""Options that torch added to all classes; a file that has one of them has every option that marks its class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +58,14 @@ def _names(node: Mapping[str, Any], recorded: Sequence[str] | None) -> tuple[str
 
 
 def class_faults(target: TargetOptimizer, saved: SavedOptimizer) -> list[Fault]:
-    """A fault where the saved state is another class's: by options that mark one, or by state the live one lacks."""
+    """A fault where the saved state is another class's: by the options that mark one, or by the state it keeps."""
     keys = {key for entry in saved.state.values() for key in entry}
     options = {key for group in saved.groups for key in group} - {"params", "param_names"}
     foreign = options - {key for group in target.groups for key in group.options} - SHARED_OPTIONS
-    known = _own_family(target)
+    known = own_family(target)
     family = guess_family(keys, options)
     wrong_state = known is not None and not keys <= {*known.state, *known.optional}
-    other_class = family not in ("", target.family) and bool({*FAMILIES[family].options} & foreign)
-    if not (wrong_state or other_class):
+    if not wrong_state and not _other_class(family, target, known, keys, options, foreign):
         return []
     saved_side = f"{family or 'another optimizer'}-like state ({', '.join(sorted(keys)) or 'empty'}"
     saved_side += f"; options {', '.join(sorted(foreign))})" if foreign else ")"
@@ -72,7 +74,23 @@ def class_faults(target: TargetOptimizer, saved: SavedOptimizer) -> list[Fault]:
     return [Fault("mismatch", target.label, text, f"{target.label}=None starts it fresh")]
 
 
-def _own_family(target: TargetOptimizer) -> OptimizerFamily | None:
+def _other_class(
+    family: str,
+    target: TargetOptimizer,
+    known: OptimizerFamily | None,
+    keys: set[str],
+    options: set[str],
+    foreign: set[str],
+) -> bool:
+    """Whether the file looks like another class and bears a mark of it, or lacks one of the live class."""
+    if family in ("", target.family):
+        return False
+    lacks_state = known is not None and bool(keys) and not keys >= set(known.state)
+    lacks_option = known is not None and bool(options & _SINCE_TORCH_1_11) and not options >= set(known.options)
+    return lacks_state or lacks_option or bool(foreign & set(FAMILIES[family].options))
+
+
+def own_family(target: TargetOptimizer) -> OptimizerFamily | None:
     """The table's row where the live class is torch's own: a class derived from it may keep more."""
     family = FAMILIES.get(target.family)
     return family if family is not None and target.class_name in (family.name, *family.also) else None

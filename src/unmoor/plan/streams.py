@@ -52,32 +52,43 @@ def plan_rng(catalog: Catalog, streams: Sequence[Stream], policy: Policy) -> Rng
     by_stream: dict[tuple[str, str], list[_State]] = {}
     for state in saved:
         by_stream.setdefault((state.kind, state.name), []).append(state)
+    told = {change.name for change in plan.not_restored}
     for stream in streams:
-        _plan_stream(stream, by_stream.pop((stream.kind, stream.name), []), plan)
+        states = by_stream.pop((stream.kind, stream.name), [])
+        _plan_stream(stream, states, plan)
+        if not states and (saved or stream.kind == "generator") and _word(stream.kind, stream.name) not in told:
+            plan.not_restored.append(_change(stream.kind, stream.name, "not in the file", "left as it is"))
     for (kind, name), states in by_stream.items():
-        what = name if kind in ("torch-device", "generator") else kind
-        why = "no generator of that name was passed" if kind == "generator" else "this process has no such stream"
-        plan.not_restored.append(Change(_LABEL, what, f"{len(states)} saved", why))
+        plan.not_restored.append(_without_stream(kind, name, len(states)))
     if not saved and not plan.not_restored:
         plan.not_restored.append(Change(_LABEL, "", "the file holds none", "this process's generators were left alone"))
     if policy.rng == "exact" and plan.not_restored:
         plan.faults += [
-            Fault("mismatch", _LABEL, f"{c.name or 'all'}: {c.before}, {c.after}", "rng=True allows it")
+            Fault("mismatch", _LABEL, f"{c.name or 'all'}: {c.before}, {c.after}", "rng=True restores the others")
             for c in plan.not_restored
         ]
-    plan.note = ", ".join(dict.fromkeys(_stream_word(step) for step in plan.steps))
+    plan.note = ", ".join(dict.fromkeys(_word(step.kind, step.name) for step in plan.steps))
     return plan
 
 
-def _stream_word(step: SetRng) -> str:
-    return {"torch-cpu": "torch", "torch-device": step.name, "generator": step.name}.get(step.kind, step.kind)
+def _word(kind: str, name: str) -> str:
+    """What a stream is called in a report."""
+    return {"torch-cpu": "torch", "torch-device": name, "generator": name}.get(kind, kind)
+
+
+def _change(kind: str, name: str, before: str, after: str) -> Change:
+    return Change(_LABEL, _word(kind, name), before, after)
+
+
+def _without_stream(kind: str, name: str, number: int) -> Change:
+    """Saved states that no stream of this process can take."""
+    if kind == "torch-device":
+        return _change(kind, name, f"{number} saved, 0 visible", f"{number} not used")
+    why = "no generator of that name was passed" if kind == "generator" else "this process has no such stream"
+    return _change(kind, name, f"{number} saved", why)
 
 
 def _plan_stream(stream: Stream, states: Sequence[_State], plan: RngPlan) -> None:
-    if not states:
-        if stream.kind == "generator" or (stream.kind == "torch-device" and plan.steps):
-            plan.not_restored.append(Change(_LABEL, stream.name, "not in the file", "left as it is"))
-        return
     for state in states:
         if state.index >= stream.count:
             continue
@@ -90,9 +101,12 @@ def _plan_stream(stream: Stream, states: Sequence[_State], plan: RngPlan) -> Non
         plan.steps.append(SetRng(state.kind, state.name, state.index, template(state.node)))
         plan.copies += template.copies
     left = sum(state.index >= stream.count for state in states)
-    if left:
+    lacking = stream.count - len({state.index for state in states}) + left
+    rows = ((left, "not used"), (lacking, "without a saved state, left alone"))
+    after = ", ".join(f"{number} {what}" for number, what in rows if number > 0)
+    if states and after:
         before = f"{len(states)} saved, {stream.count} visible"
-        plan.not_restored.append(Change(_LABEL, stream.name, before, f"{left} not used"))
+        plan.not_restored.append(_change(stream.kind, stream.name, before, after))
 
 
 def _saved_states(catalog: Catalog, plan: RngPlan) -> Iterator[_State]:
@@ -134,7 +148,7 @@ def _found_states(catalog: Catalog, plan: RngPlan) -> Iterator[_State]:
         elif kind in _FOREIGN:
             places = ", ".join(part.path for part in found[:4])
             plan.not_restored.append(
-                Change(_LABEL, kind, f"{len(found)} states ({places})", "which one is meant cannot be told")
+                _change(kind, "", f"{len(found)} states ({places})", "which one is meant cannot be told")
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from unmoor.values.catalog import Catalog
+from unmoor.values.catalog import Catalog, Part
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
 from unmoor.values.text import count, format_bytes, listing
@@ -24,17 +24,15 @@ _FORMATS: Final = {
     "dcp": "distributed checkpoint",
 }
 
-_DIALECTS: Final = {
-    "unmoor": "saved by unmoor",
-    "lightning": "written by Lightning",
-    "accelerate": "written by accelerate",
-    "hf-trainer": "written by the HF Trainer",
-    "hf": "written by Hugging Face",
-    "deepspeed": "written by DeepSpeed",
-    "torchtitan": "written by torchtitan",
-    "hippynn": "written by hippynn",
-    "guided-diffusion": "written by guided-diffusion",
+_WRITERS: Final = {
+    "lightning": "Lightning",
+    "hf-trainer": "the HF Trainer",
+    "deepspeed": "DeepSpeed",
+    "nanogpt": "nanoGPT",
+    "megatron": "Megatron",
+    "ultralytics": "Ultralytics",
 }
+"""Writers whose name is not spelt as their dialect."""
 
 _ORDER: Final = ("model", "ema", "loss", "optimizer", "scheduler", "scaler", "metrics", "loader", "rng")
 """The order in which roles are told: what is learnt, what learns it, what goes with that."""
@@ -69,7 +67,9 @@ def dialect_text(catalog: Catalog) -> str:
     """Who wrote the file, as a person says it; "" where the format says it all."""
     if catalog.dialect == "plain":
         return "plain dict" if isinstance(catalog.tree, Mapping) and catalog.format.startswith("torch-") else ""
-    return _DIALECTS.get(catalog.dialect, f"written by {catalog.dialect}" if catalog.dialect else "")
+    if catalog.dialect == "unmoor":
+        return "saved by unmoor"
+    return f"written by {_WRITERS.get(catalog.dialect, catalog.dialect)}" if catalog.dialect else ""
 
 
 def content(catalog: Catalog) -> str:
@@ -81,16 +81,18 @@ def content(catalog: Catalog) -> str:
         return _without_roles(catalog)
     told = " + ".join(_how_many(role, roles[role]) for role in sorted(roles, key=role_rank))
     if len(roles) == 1 and roles.total() == 1:
-        [part] = [part for part in catalog.parts if part.role != "extra"]
-        alone = (
-            f"a pickled {part.role} object" if part.kind == "object" else _ALONE.get(part.role, f"a {part.role} state")
-        )
-        return f"{alone}, inside a larger dict" if part.keys else alone
+        return _alone(next(part for part in catalog.parts if part.role != "extra"))
     if _WEIGHTS.issuperset(roles):
         return f"model weights ({told})"
     if not _WEIGHTS & set(roles):
         return f"training state without a model ({told})" if len(roles) > 1 or "rng" not in roles else _ALONE["rng"]
     return f"a training checkpoint ({told})"
+
+
+def _alone(part: Part) -> str:
+    """A file with one part that plays a role."""
+    what = f"a pickled {part.role} object" if part.kind == "object" else _ALONE.get(part.role, f"a {part.role} state")
+    return f"{what}, inside a larger dict" if part.keys else what
 
 
 def role_rank(role: str) -> tuple[int, str]:

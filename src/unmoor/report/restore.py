@@ -188,7 +188,8 @@ def _alike(changes: Sequence[Change]) -> list[str]:
     """One line for all names to which the same happened."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for change in changes:
-        reasons.setdefault((change.before, change.after), []).append(change.name)
+        name = "" if change.name == change.label else change.name
+        reasons.setdefault((change.before, change.after), []).append(name)
     lines = []
     for (before, after), names in reasons.items():
         known = [name for name in names if name]

@@ -17,7 +17,6 @@ from unmoor.live.trusted import Unpickler, trusted_names
 from unmoor.plan.choose import array_nodes
 from unmoor.plan.placement import Wish, place_storages
 from unmoor.values.catalog import Catalog
-from unmoor.values.nodes import Span
 
 from .spans import open_spans
 
@@ -74,12 +73,12 @@ def _pinned(catalog: Catalog) -> frozenset[str]:
 
 def _unpickle(catalog: Catalog, storages: LiveStorages, trusted: Mapping[str, Any]) -> Any:
     span = catalog.facts.get("data_pkl")
-    if not isinstance(span, Span):
+    if span is None:
         raise UnsupportedFile(
             f"{catalog.path} is {catalog.format}: it holds no objects that trust= could let in", path=catalog.path
         )
     with open_reader(catalog.path) as reader:
-        data = read(reader, span.offset, span.nbytes)
+        data = read(reader, *span)
     unpickler = Unpickler(data, trusted=trusted, storage=storages.persistent, encoding="utf-8")
     try:
         return unpickler.load()

@@ -1,0 +1,136 @@
+"""What the benchmarks share: a model of a chosen size, fresh child processes in turn, medians and spread.
+
+Every figure is a ratio of medians measured in one run: the ways take turns (A B C A B C ...), each in a process of its
+own, so that drift of a shared machine hits all of them alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+WIDTH = 1024
+
+
+def build(nbytes: int, *, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model and a fresh AdamW whose parameters and state come to about `nbytes`, in matrices of 16 MiB and biases."""
+    torch.manual_seed(seed)
+    block = 2 * 4 * WIDTH * WIDTH * 4
+    blocks = max(1, round(nbytes / 3 / block))
+    layers: list[nn.Module] = []
+    for _ in range(blocks):
+        layers += [nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)]
+    model = nn.Sequential(*layers)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer its state, as one training step does."""
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Every tensor of the run."""
+    moments = [v for entry in optimizer.state.values() for v in entry.values() if isinstance(v, torch.Tensor)]
+    return [*(p.detach() for p in model.parameters()), *moments]
+
+
+def touch(tensors: Sequence[torch.Tensor]) -> None:
+    """Write every tensor in place once, as the first training step does: what was mapped lazily arrives now."""
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.add_(0)
+
+
+def memory() -> int:
+    """Resident bytes of this process that are its own or file pages it holds mapped."""
+    return _status("VmRSS")
+
+
+def peak_memory() -> int:
+    """The highest `memory()` since `reset_peak`."""
+    return _status("VmHWM")
+
+
+def reset_peak() -> None:
+    """Start a new peak."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _status(name: str) -> int:
+    line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+def child_main(ways: dict[str, Callable[[str, int], dict[str, float]]]) -> bool:
+    """In a child process: do one way once, print its figures as JSON, and tell that this was a child."""
+    if len(sys.argv) < 2 or sys.argv[1] != "--child":
+        return False
+    way, path, nbytes = sys.argv[2], sys.argv[3], int(sys.argv[4])
+    torch.set_num_threads(2)
+    print(json.dumps(ways[way](path, nbytes)))
+    return True
+
+
+def in_turn(module: str, ways: Sequence[str], path: str, nbytes: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Run every way once a round, each in a fresh process; figures by way."""
+    figures: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    for turn in range(rounds + 1):
+        for way in ways:
+            command = [sys.executable, "-W", "ignore", "-m", module, "--child", way, path, str(nbytes)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+            if done.returncode:
+                raise SystemExit(f"{way} failed:\n{done.stderr}")
+            if turn:  # the first round warms caches
+                figures[way].append(json.loads(done.stdout.splitlines()[-1]))
+    return figures
+
+
+def median(figures: list[dict[str, float]], name: str) -> float:
+    return statistics.median(row[name] for row in figures)
+
+
+def spread(figures: list[dict[str, float]], name: str) -> str:
+    values = [row[name] for row in figures]
+    return f"{min(values):.2f}..{max(values):.2f}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as a Markdown table, the first row being its head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
+
+
+class Clock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self._begin
+
+
+def options(argv: Sequence[str], **defaults: Any) -> dict[str, Any]:
+    """`--name value` pairs with the types of their defaults."""
+    found = dict(defaults)
+    for name, value in zip(argv[::2], argv[1::2], strict=True):
+        key = name.removeprefix("--").replace("-", "_")
+        if key not in defaults:
+            raise SystemExit(f"unknown option {name}; there are {', '.join('--' + k for k in defaults)}")
+        found[key] = type(defaults[key])(value)
+    return found

@@ -1,0 +1,129 @@
+"""Which part of a foreign file is meant for which live object."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import unmoor
+
+from .training import equal, network, start, state
+
+
+def parts(run):
+    return {name: part.state_dict() for name, part in run.roles.items()}
+
+
+def test_average_is_never_taken_from_the_model(tmp_path):
+    """An EMA that the file lacks is reported, not filled with the model's weights in silence."""
+    run = start().train(1)
+    torch.save({"model": run.model.state_dict()}, tmp_path / "a.pt")
+    model, ema = network(3), network(4)
+    before = {k: v.clone() for k, v in ema.state_dict().items()}
+    report = unmoor.restore(tmp_path / "a.pt", model=model, ema=ema)
+    assert equal(dict(model.state_dict()), dict(run.model.state_dict()))
+    assert equal(dict(ema.state_dict()), before)
+    assert "ema" in {change.label for change in report.not_restored}
+
+
+def test_model_and_average_are_told_apart_by_their_keys(tmp_path):
+    """Two state dicts that fit equally well are told apart by the words of their key paths."""
+    run, average = start().train(1), network(9)
+    torch.save({"ema_state_dict": average.state_dict(), "state_dict": run.model.state_dict()}, tmp_path / "a.pt")
+    model, ema = network(3), network(4)
+    unmoor.restore(tmp_path / "a.pt", model=model, ema=ema)
+    assert equal(dict(model.state_dict()), dict(run.model.state_dict()))
+    assert equal(dict(ema.state_dict()), dict(average.state_dict()))
+
+
+def test_parts_that_cannot_be_told_apart_are_an_error(tmp_path):
+    """Two models that fit and whose keys say nothing are an error that names both; at= says which."""
+    one, two = network(1), network(2)
+    torch.save({"a": one.state_dict(), "b": two.state_dict()}, tmp_path / "a.pt")
+    model = network(3)
+    with pytest.raises(unmoor.AmbiguousError, match=r"2 parts of the file fit equally well: a, b.*at="):
+        unmoor.restore(tmp_path / "a.pt", model=model)
+    unmoor.restore(tmp_path / "a.pt", model=model, at={"model": "b"})
+    assert equal(dict(model.state_dict()), dict(two.state_dict()))
+    with pytest.raises(unmoor.MismatchError, match="at= says 'c', which is not in the file"):
+        unmoor.restore(tmp_path / "a.pt", model=model, at={"model": "c"})
+
+
+def test_average_in_a_file_of_its_own_is_taken(tmp_path):
+    """A file that is nothing but one state dict fills the one module that is asked for, whatever its role."""
+    average = network(1)
+    torch.save(average.state_dict(), tmp_path / "ema_0.9999_000100.pt")
+    ema = network(2)
+    unmoor.restore(tmp_path / "ema_0.9999_000100.pt", ema=ema)
+    assert equal(dict(ema.state_dict()), dict(average.state_dict()))
+
+
+def test_loss_without_tensors_needs_nothing(tmp_path):
+    """A loss without tensors takes nothing from the file and is no fault."""
+    run = start().train(1)
+    torch.save(parts(run), tmp_path / "a.pt")
+    other = start(seed=5)
+    unmoor.restore(tmp_path / "a.pt", **other.roles, loss=nn.MSELoss())
+    assert equal(state(other), state(run))
+
+
+def test_several_models_of_a_foreign_file_go_by_key(tmp_path):
+    """Models given as a dict find their parts by key, optimizers given as a list by position."""
+    gen, disc = start(seed=1).train(2), start(seed=2).train(3)
+    tree = {
+        "netG": {"gen": gen.model.state_dict(), "disc": disc.model.state_dict()},
+        "optimizers": [gen.optimizer.state_dict(), disc.optimizer.state_dict()],
+    }
+    torch.save(tree, tmp_path / "a.pt")
+    new_gen, new_disc = start(seed=3), start(seed=4)
+    unmoor.restore(
+        tmp_path / "a.pt",
+        model={"disc": new_disc.model, "gen": new_gen.model},
+        optimizer=[new_gen.optimizer, new_disc.optimizer],
+    )
+    for old, new in ((gen, new_gen), (disc, new_disc)):
+        assert equal(state(old)["model"], state(new)["model"])
+        assert equal(state(old)["optimizer"], state(new)["optimizer"])
+
+
+def test_wrong_kind_under_the_role_key_is_named(tmp_path):
+    """A scheduler under the key `optimizer` is named as what it is, and nothing changes."""
+    run = start().train(1)
+    tree = {"model": run.model.state_dict(), "optimizer": run.scheduler.state_dict()}
+    torch.save(tree, tmp_path / "a.pt")
+    other = start(seed=5)
+    before = state(other)
+    with pytest.raises(unmoor.KindError, match=r"optimizer= was given 'optimizer' of .* holds a scheduler state"):
+        unmoor.restore(tmp_path / "a.pt", model=other.model, optimizer=other.optimizer)
+    assert equal(state(other), before)
+
+
+def test_model_alone_comes_out_of_anything(tmp_path):
+    """restore(path, model=model) takes the model alone out of a whole checkpoint, a nested one, or a bare state dict."""
+    run = start().train(1)
+    trees = (run.model.state_dict(), parts(run), {"checkpoint": {"net": {"state_dict": run.model.state_dict()}}})
+    for tree in trees:
+        torch.save(tree, tmp_path / "a.pt")
+        model = network(6)
+        unmoor.restore(tmp_path / "a.pt", model=model)
+        assert equal(dict(model.state_dict()), dict(run.model.state_dict()))
+
+
+def test_tensors_in_a_plain_dict_are_a_module_too(tmp_path):
+    """An EMA kept as a dict or list of tensors is filled in place."""
+    shadow = {name: p.detach().clone() for name, p in network(1).named_parameters()}
+    unmoor.save(tmp_path / "a.pt", ema=shadow, other=3)
+    mine = {name: torch.zeros_like(p) for name, p in shadow.items()}
+    kept = dict(mine)
+    unmoor.restore(tmp_path / "a.pt", ema=mine)
+    assert equal(mine, shadow)
+    assert all(mine[name] is kept[name] for name in mine)
+
+
+@pytest.mark.parametrize("value", [3, "text", object()])
+def test_plain_value_in_the_place_of_an_object_is_refused(tmp_path, value):
+    """A value that has no load_state_dict cannot be restored into, and the error says where the file's values are."""
+    unmoor.save(tmp_path / "a.pt", model=network(), step=1)
+    with pytest.raises(unmoor.UsageError, match=r"step= was given a .* no load_state_dict.*\n.*report\.extra"):
+        unmoor.restore(tmp_path / "a.pt", model=network(), step=value)
