@@ -136,7 +136,16 @@ def main() -> None:
     for way, figures in found.items():
         seconds = common.median(figures, "seconds")
         extra = f"{common.median(figures, 'extra'):.0f} MiB"
-        rows.append((way, f"{seconds:.2f}", common.spread(figures, "seconds"), f"{seconds / base:.2f}", f"{seconds / least:.2f}", extra))
+        rows.append(
+            (
+                way,
+                f"{seconds:.2f}",
+                common.spread(figures, "seconds"),
+                f"{seconds / base:.2f}",
+                f"{seconds / least:.2f}",
+                extra,
+            )
+        )
     print(f"{size / 1e9:.2f} GB in {asked['folder']}, {asked['rounds']} rounds, medians, torch {torch.__version__}\n")
     print(common.table(rows))
 

@@ -92,7 +92,16 @@ def main() -> None:
     for way, figures in found.items():
         seconds = common.median(figures, "seconds")
         extra = f"{common.median(figures, 'extra'):.0f} MiB"
-        rows.append((way, f"{seconds:.2f}", common.spread(figures, "seconds"), f"{seconds / base:.2f}", f"{seconds / least:.2f}", extra))
+        rows.append(
+            (
+                way,
+                f"{seconds:.2f}",
+                common.spread(figures, "seconds"),
+                f"{seconds / base:.2f}",
+                f"{seconds / least:.2f}",
+                extra,
+            )
+        )
     where = f"{asked['folder']}, fsync {asked['fsync']}"
     print(f"{nbytes / 1e9:.2f} GB in {where}, {asked['rounds']} rounds, medians, torch {torch.__version__}\n")
     print(common.table(rows))

@@ -91,7 +91,12 @@ class FitError(UnmoorError):
 
 
 class KindError(FitError):
-    """A part is of another kind than the role it was meant for."""
+    """A part is of another kind than the role it was meant for.
+
+    `wanted` is that role, "" where several were meant.
+    """
+
+    wanted: str = ""
 
 
 class MismatchError(FitError):

@@ -116,9 +116,7 @@ def test_states_of_gpus_that_are_not_here_are_counted_in_the_report(four_gpus: P
     ("visible", "restored", "left"),
     [(2, [0, 1], "2 not used"), (4, [0, 1, 2, 3], ""), (6, [0, 1, 2, 3], "2 without a saved state, left alone")],
 )
-def test_each_visible_gpu_gets_its_own_state(
-    four_gpus: Path, visible: int, restored: list[int], left: str
-) -> None:
+def test_each_visible_gpu_gets_its_own_state(four_gpus: Path, visible: int, restored: list[int], left: str) -> None:
     """C03: states 0 to k-1 go to the k visible GPUs; the plan says what was saved, visible and left."""
     plan = plan_rng(unmoor.describe(four_gpus), (Stream("torch-device", "cuda", visible),), Policy())
     assert [(step.name, step.index) for step in plan.steps] == [("cuda", index) for index in restored]

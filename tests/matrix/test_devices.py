@@ -27,7 +27,7 @@ def write(path, run, writer, tag, monkeypatch):
     if tag.partition(":")[0] not in ("cpu", "sim"):
         with monkeypatch.context() as patch:
             rng = torch.get_rng_state().untyped_storage().nbytes()
-            fake = lambda storage: "cpu" if storage.nbytes() in (4, rng) else tag  # noqa: E731
+            fake = lambda storage: "cpu" if storage.nbytes() in (4, rng) else tag
             patch.setattr(torch.serialization, "location_tag", fake)
             patch.setattr("unmoor.live.pickling.location_tag", fake)
             return write(path, run, writer, "cpu", monkeypatch)

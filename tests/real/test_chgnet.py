@@ -122,9 +122,7 @@ def test_model_device_moves_the_model_of_a_live_optimizer(sim: object, saved: An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "target"), [("cpu", "cpu"), ("cpu", "sim:0"), ("sim:0", "cpu"), ("sim:0", "sim:1")]
-)
+@pytest.mark.parametrize(("source", "target"), [("cpu", "cpu"), ("cpu", "sim:0"), ("sim:0", "cpu"), ("sim:0", "sim:1")])
 def test_a_fresh_process_takes_the_same_next_steps(
     source: str, target: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

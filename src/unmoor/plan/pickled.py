@@ -44,9 +44,10 @@ def pickled_roles(catalog: Catalog) -> dict[str, frozenset[str]]:
     return {key: frozenset(roles) for key, roles in {**likely, **sure}.items()}
 
 
-def _visits(tree: Any, own: Mapping[int, str]) -> Iterator[tuple[TensorNode, str, bool]]:
+def _visits(tree: Any, own: Mapping[int, str]) -> Iterator[_Visit]:
+    """Every tensor with each role that reaches it. `own` is the role of each part of the catalog by id of its node."""
     seen: set[tuple[int, str, bool]] = set()
-    left = [_Visit(tree, "", False)]
+    left = [_Visit(tree, "", sure=False)]
     while left:
         value, role, sure = left.pop()
         if not role and id(value) in own:
@@ -55,30 +56,32 @@ def _visits(tree: Any, own: Mapping[int, str]) -> Iterator[tuple[TensorNode, str
             continue
         seen.add((id(value), role, sure))
         if isinstance(value, TensorNode):
-            yield value, role, sure
+            yield _Visit(value, role, sure)
         else:
-            left += _inside(value, role, sure)
+            left += _inside(_Visit(value, role, sure))
 
 
-def _inside(value: Any, role: str, sure: bool) -> Iterator[_Visit]:
+def _inside(visit: _Visit) -> Iterator[_Visit]:
+    value = visit.value
     if isinstance(value, Opaque):
-        yield from _inside_object(value, role, sure)
+        yield from _inside_object(visit)
     elif isinstance(value, Mapping):
-        yield from _inside_mapping(value, role, sure)
+        yield from _inside_mapping(visit)
     elif isinstance(value, CompositeTensor):
-        yield from (_Visit(part, role, sure) for part in value.children.values())
+        yield from (visit._replace(value=part) for part in value.children.values())
     elif isinstance(value, list | tuple | set | frozenset):
-        yield from (_Visit(part, role, sure) for part in value)
+        yield from (visit._replace(value=part) for part in value)
 
 
-def _inside_mapping(value: Mapping[Any, Any], role: str, sure: bool) -> Iterator[_Visit]:
-    if role == "optimizer" and "param_groups" in value and isinstance(value.get("state"), Mapping):
+def _inside_mapping(visit: _Visit) -> Iterator[_Visit]:
+    value = visit.value
+    if visit.role == "optimizer" and "param_groups" in value and isinstance(value.get("state"), Mapping):
         on_device = set(_device_params(value["param_groups"]))
         for parameter, state in value["state"].items():
             yield from _inside_state(state, host=parameter not in on_device)
-        yield _Visit(value["param_groups"], role, sure)
+        yield visit._replace(value=value["param_groups"])
     else:
-        yield from (_Visit(part, role, sure) for part in value.values())
+        yield from (visit._replace(value=part) for part in value.values())
 
 
 def _device_params(groups: Iterable[Any]) -> Iterator[Any]:
@@ -94,11 +97,12 @@ def _inside_state(state: Any, *, host: bool) -> Iterator[_Visit]:
             yield _Visit(part, STEP if host and key in HOST_SCALARS else "optimizer", sure=True)
 
 
-def _inside_object(value: Opaque, role: str, sure: bool) -> Iterator[_Visit]:
+def _inside_object(visit: _Visit) -> Iterator[_Visit]:
+    value, role, sure = visit
     roles = OBJECT_ROLES.get(value.name, {})
     named = value.state if isinstance(value.state, Mapping) else {}
     if role == "optimizer" and "param_groups" in named:
-        yield from _inside_mapping(named, role, sure)
+        yield from _inside_mapping(visit._replace(value=named))
         return
     is_module = "_parameters" in named and "_modules" in named
     for key, part in _attributes(value):
@@ -108,7 +112,7 @@ def _inside_object(value: Opaque, role: str, sure: bool) -> Iterator[_Visit]:
         elif is_module:
             yield _Visit(part, role or "model", sure=(sure or not role) and key in _MODULE)
         else:
-            yield _Visit(part, role, sure)
+            yield visit._replace(value=part)
 
 
 def _attributes(value: Opaque) -> Iterator[tuple[Any, Any]]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from unmoor.errors import DeviceError
 from unmoor.values.catalog import Catalog, TensorEntry
+from unmoor.values.nodes import Opaque
 from unmoor.values.roles import ROLES
 from unmoor.values.tags import normalize_tag, split_tag
 from unmoor.values.text import columns, count
@@ -92,7 +93,8 @@ def _device_steps(catalog: Catalog) -> dict[tuple[Any, ...], frozenset[Any]]:
     """Key path of an optimizer -> ids of parameters whose group keeps counters on the device."""
     found = {}
     for part in catalog.part("optimizer"):
-        groups = part.node["param_groups"] if isinstance(part.node, Mapping) else ()
+        node = part.node.state if isinstance(part.node, Opaque) else part.node
+        groups = node["param_groups"] if isinstance(node, Mapping) else ()
         ids = [i for group in groups if group.get("capturable") or group.get("fused") for i in group["params"]]
         found[part.keys] = frozenset(ids)
     return found

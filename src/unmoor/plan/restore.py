@@ -13,12 +13,12 @@ from unmoor.errors import AmbiguousError, DeviceError, FitError, KindError, Mism
 from unmoor.values.catalog import Catalog, Part
 from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.finding import Finding
-from unmoor.values.nodes import TensorNode
+from unmoor.values.nodes import Opaque, TensorNode
 from unmoor.values.plan import Change, Copy, MoveModule, Plan, Step
 from unmoor.values.target import Slot, Target, TargetModule, TargetObject, TargetOptimizer
 from unmoor.values.text import columns, format_bytes
 
-from .choose import AnyTarget, array_nodes, choose, key_of
+from .choose import AnyTarget, array_nodes, choose, key_of, subtree
 from .file_model import Planned, file_model
 from .modules import module_fit, plan_module
 from .objects import plan_object
@@ -181,7 +181,9 @@ def _raise_faults(catalog: Catalog, draft: _Draft) -> None:
     error: type[FitError] = dict(_ORDER)[next(iter(kinds))] if len(kinds) == 1 else MismatchError
     if len(faults) == 1 and faults[0].kind == "kind":
         expected = (f"expected   {faults[0].remedy}",) if faults[0].remedy else ()
-        raise KindError(faults[0].message, details=expected, remedy="Nothing was changed.", path=catalog.path)
+        error_of_kind = KindError(faults[0].message, details=expected, remedy="Nothing was changed.", path=catalog.path)
+        error_of_kind.wanted = key_of(faults[0].label)[0]
+        raise error_of_kind
     rows = [(f.label, f.message + (f"   -> {f.remedy}" if f.remedy else "")) for f in faults]
     number = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
     raise error(
@@ -241,9 +243,22 @@ def _tell_left_over(catalog: Catalog, draft: _Draft) -> None:
     for part in catalog.parts:
         if part.role in ("extra", "rng") or any(part.keys[: len(keys)] == keys for keys in used):
             continue
+        if _is_in_object(catalog.tree, part.keys):  # it is among the extra values, whole
+            continue
         size = f"{part.tensors} tensors, {format_bytes(part.nbytes)}" if part.tensors else "plain values"
         where = "" if part.path == part.role else f" at {part.path}"
         draft.tell("not_restored", [Change(part.role, part.path, f"in the file{where} ({size})", "not asked for")])
+
+
+def _is_in_object(tree: Any, keys: tuple[Any, ...]) -> bool:
+    """Whether a place lies within an object that stands in the file, where nothing can be taken out of it."""
+    for key in keys:
+        if isinstance(tree, Opaque):
+            return True
+        if not isinstance(tree, Mapping | list | tuple):
+            return False
+        tree = subtree(tree, (key,))
+    return False
 
 
 def _finish(catalog: Catalog, policy: Policy, draft: _Draft, extra: Mapping[str, Any]) -> Plan:

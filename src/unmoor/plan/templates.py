@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.nodes import CompositeTensor, Opaque, TensorNode
 from unmoor.values.plan import Copy
 from unmoor.values.target import Slot
 from unmoor.values.text import key_text
@@ -32,6 +32,7 @@ class Template:
     ) -> None:
         self._label, self._name, self._keys, self._make, self._arrays = label, name, keys, make, arrays
         self._done: dict[int, Any] = {}
+        self._taken: set[str] = set()
         self.copies: list[Copy] = []
 
     def __call__(self, value: Any) -> Any:
@@ -39,7 +40,7 @@ class Template:
         return self._convert(value, ())
 
     def _convert(self, value: Any, below: tuple[Any, ...]) -> Any:
-        if not isinstance(value, dict | list | tuple | TensorNode | CompositeTensor):
+        if not isinstance(value, dict | list | tuple | TensorNode | CompositeTensor | Opaque):
             return value
         if id(value) in self._done:
             return self._done[id(value)]
@@ -57,7 +58,7 @@ class Template:
             items: list[Any] = self._remember(value, [])
             items.extend(self._convert(item, (*below, i)) for i, item in enumerate(value))
             return items
-        return self._mapping(value, below)
+        return self._object(value, below) if isinstance(value, Opaque) else self._mapping(value, below)
 
     def _remember(self, value: Any, made: Any) -> Any:
         self._done[id(value)] = made
@@ -67,14 +68,27 @@ class Template:
         made: Any = OrderedDict() if isinstance(value, OrderedDict) else Counter() if isinstance(value, Counter) else {}
         self._remember(value, made)
         for key, item in value.items():
-            made[key] = self._convert(item, (*below, key))
+            made[self._convert(key, (*below, "key"))] = self._convert(item, (*below, key))
         if hasattr(value, "_metadata"):
             made._metadata = value._metadata
+        return made
+
+    def _object(self, value: Opaque, below: tuple[Any, ...]) -> Opaque:
+        """The same stand-in with Slots inside; still not built."""
+        made: Opaque = self._remember(value, Opaque(value.name, how=value.how))
+        made.args = self._convert(value.args, (*below, "args"))
+        made.kwargs = None if value.kwargs is None else self._convert(dict(value.kwargs), (*below, "kwargs"))
+        made.state = self._convert(value.state, below)
+        made.items = self._convert(value.items, below)
+        made.entries = self._convert(value.entries, (*below, "entries"))
         return made
 
     def _slot(self, node: TensorNode, below: tuple[Any, ...]) -> Slot:
         suffix = "".join(f".{key}" for key in below)
         slot = self._make(suffix, node)
+        if slot.id in self._taken:  # the keys ("a.b",) and ("a", "b") read alike
+            slot = replace(slot, id=f"{slot.id}~{len(self.copies)}")
+        self._taken.add(slot.id)
         if id(node) in self._arrays:
             slot = replace(slot, array=True)
         self.copies.append(Copy(self._label, self._name + suffix, key_text((*self._keys, *below)), node, slot))

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from unmoor.describe import describe_file
-from unmoor.errors import ArgumentConflict, CorruptFile, FileError, KindError, MismatchError, RestoreError, UsageError
+from unmoor.errors import ArgumentConflict, CorruptFile, KindError, MismatchError, RestoreError, UsageError
 from unmoor.execute.streaming import Streamed, Verify, stream
 from unmoor.live import devices
 from unmoor.live.running import Run
@@ -26,6 +25,7 @@ from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.plan import Copy, LoadState, MoveModule, Plan, SetOptimizer, SetRng, Step
 from unmoor.values.report import Report
 
+from .neighbours import with_neighbours
 from .spans import open_spans
 
 __all__ = ["Asked", "carry_out", "check_devices", "prepare"]
@@ -77,39 +77,8 @@ def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
     try:
         made = plan_restore(catalog, target, policy)
     except KindError as error:
-        raise _with_neighbours(error, path) from None
+        raise with_neighbours(error, path) from None
     return replace(made, text=plan_text(made)), handles
-
-
-def _with_neighbours(error: KindError, path: str) -> KindError:
-    """The same error, with what the other checkpoints of the folder hold."""
-    rows = list(_neighbours(Path(path)))
-    if not rows:
-        return error
-    return KindError(
-        error.headline, details=(*error.details, f"nearby     {', '.join(rows)}"), remedy=error.remedy, path=path
-    )
-
-
-def _neighbours(path: Path, most: int = 6, largest: int = 1 << 30) -> Iterator[str]:
-    for other in sorted(path.parent.iterdir())[:50]:
-        if (
-            other.name == path.name
-            or other.suffix != path.suffix
-            or not other.is_file()
-            or other.stat().st_size > largest
-        ):
-            continue
-        if most == 0:
-            return
-        most -= 1
-        try:
-            catalog = describe_file(other)
-        except FileError:
-            continue
-        roles = list(dict.fromkeys(part.role for part in catalog.parts if part.role not in ("extra", "rng")))
-        if roles:
-            yield f"{other.name} ({', '.join(roles)})"
 
 
 def carry_out(

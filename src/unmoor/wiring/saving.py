@@ -108,4 +108,3 @@ def _hold_against(catalog: Catalog, content: Content, path: str) -> None:
             remedy="This is a defect of unmoor: please report it with the tensor's class and layout.",
             path=path,
         )
-
