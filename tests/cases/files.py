@@ -23,7 +23,7 @@ def tiny(seed: int = 0, sizes: tuple[int, int, int] = (3, 4, 2), dtype: torch.dt
     """A model of four parameters: 0.weight, 0.bias, 2.weight, 2.bias."""
     inputs, hidden, outputs = sizes
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs)).to(dtype)
 
 

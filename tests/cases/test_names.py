@@ -34,7 +34,7 @@ def test_a_ddp_prefix_is_taken_off_where_all_names_fit_without_it(tmp_path: Path
     model = tiny(9)
     report = unmoor.restore(_ddp(tmp_path / "ddp.pt", saved), model=model)
     assert same_bits(model.state_dict(), saved.state_dict())
-    assert [(change.before, change.after) for change in report.renamed][0] == ("module.0.weight", "0.weight")
+    assert {(change.before, change.after) for change in report.renamed} >= {("module.0.weight", "0.weight")}
     assert "4 of 4 names match without 'module.'" in str(report)
 
 

@@ -239,8 +239,7 @@ def test_each_option_that_differs_is_told_and_the_chosen_side_wins(
 
 def test_refuses_another_class_and_names_what_both_keep(tmp_path: Path) -> None:
     """C20: an Adam's file for an SGD is refused before anything changes, with the state and options of both."""
-    model, optimizer = trained()
-    torch.save(optimizer.state_dict(), tmp_path / "adam.pt")
+    torch.save(trained()[1].state_dict(), tmp_path / "adam.pt")
     live, sgd = trained(**SGD)
     with refused(unmoor.MismatchError, live, sgd) as caught:
         unmoor.restore(tmp_path / "adam.pt", optimizer=sgd)

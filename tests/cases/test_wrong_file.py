@@ -27,15 +27,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_refuses_a_model_state_dict_as_optimizer(folder: Path) -> None:
-    """C28: the error says what the file holds, how much of it, some names, what was expected and what lies beside it."""
+    """C28: the error says what the file holds, with a count and names, what was expected and what lies beside it."""
     model = _normed(5)
     optimizer = torch.optim.AdamW(model.parameters())
     with refused(unmoor.KindError, model, optimizer) as caught:
         unmoor.restore(folder / "opt000100.pt", model=model, optimizer=optimizer)
-    lines = str(caught.value).splitlines()
-    assert lines == [
-        f"optimizer= was given {folder}/opt000100.pt, which holds a model state dict (7 tensors such as 0.weight, "
-        "1.num_batches_tracked), not optimizer state",
+    held = "a model state dict (7 tensors such as 0.weight, 1.num_batches_tracked), not optimizer state"
+    assert str(caught.value).splitlines() == [
+        f"optimizer= was given {folder}/opt000100.pt, which holds {held}",
         "  expected   a dict with 'state' and 'param_groups'",
         "  nearby     ema_0.9999_000100.pt (model), model000100.pt (model)",
         "             no optimizer state is among them",

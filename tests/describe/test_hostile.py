@@ -27,7 +27,7 @@ def test_a_hostile_file_is_judged_as_its_line_says(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_an_answer_names_its_file_and_fits_json(name):
-    """An error says which file it speaks of and never advises to switch safety off; a catalog can be written as JSON."""
+    """An error says which file it speaks of and never advises to switch safety off; a catalog fits JSON."""
     path = HERE / name
     answer = outcome(path)
     if isinstance(answer, Catalog):

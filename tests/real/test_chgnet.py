@@ -1,5 +1,7 @@
-"""The published CHGNet run, saved on cuda:7 of another machine, taken up where it was left: on the CPU and on the
-simulated accelerator, in this process and in a fresh one."""
+"""The published CHGNet run, saved on cuda:7 of another machine, taken up where it was left.
+
+On the CPU and on the simulated accelerator, in this process and in a fresh one.
+"""
 
 import subprocess
 import sys
@@ -59,7 +61,7 @@ def test_plain_torch_cannot_load_the_file_here() -> None:
 
 
 def test_restores_every_value_where_the_live_objects_are(device: str, saved: Any) -> None:
-    """Parameters, Adam's state, options and the scheduler are the file's, bit for bit, each on the device of its role."""
+    """Parameters, Adam's state, options and scheduler are the file's, bit for bit, each on the device of its role."""
     run = build(device)
     report = unmoor.restore(PUBLISHED, **run.objects())
     assert report.restored == ("model", "scheduler", "optimizer")
@@ -107,8 +109,7 @@ def test_a_plan_touches_nothing(device: str) -> None:
 
 
 def test_model_device_moves_the_model_of_a_live_optimizer(sim: object, saved: Any) -> None:
-    """With model_device a run that was built on the CPU goes to the device whole: the optimizer goes on with the same
-    parameters, its state is beside them, and a step changes them."""
+    """A run that was built on the CPU goes to the device whole: the optimizer goes on with the same parameters."""
     run = build("cpu")
     held = list(run.model.parameters())
     unmoor.restore(PUBLISHED, **run.objects(), model_device="sim:0")
@@ -126,9 +127,11 @@ def test_model_device_moves_the_model_of_a_live_optimizer(sim: object, saved: An
 def test_a_fresh_process_takes_the_same_next_steps(
     source: str, target: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Trained on, saved, and resumed in a fresh process, the run takes the steps of the uninterrupted one: losses,
-    parameters, optimizer, scheduler and random numbers, bit for bit. Where the device type changes, and with it the
-    order in which gradients are summed, it takes those of a run that PyTorch itself loaded onto the new device."""
+    """Resumed in a fresh process, the run takes the steps of the uninterrupted one, bit for bit.
+
+    Losses, parameters, optimizer, scheduler and random numbers are compared. Where the device type changes, and with
+    it the order in which gradients are summed, the run to equal is one that PyTorch itself loaded onto the new device.
+    """
     if "sim" in source + target:
         request.getfixturevalue("sim")
     run = build(source)

@@ -100,7 +100,7 @@ def test_wrong_kind_under_the_role_key_is_named(tmp_path):
 
 
 def test_model_alone_comes_out_of_anything(tmp_path):
-    """restore(path, model=model) takes the model alone out of a whole checkpoint, a nested one, or a bare state dict."""
+    """restore(path, model=model) takes the model out of a whole checkpoint, a nested one, or a bare state dict."""
     run = start().train(1)
     trees = (run.model.state_dict(), parts(run), {"checkpoint": {"net": {"state_dict": run.model.state_dict()}}})
     for tree in trees:

@@ -91,7 +91,7 @@ def _check(path: str, tensors: Iterable[Seen], faults: Mapping[str, str]) -> Non
     if bad:
         more = [f"and {count(len(bad) - _SHOWN, 'tensor')} more"] if len(bad) > _SHOWN else []
         raise CorruptFile(
-            f"{path}: the data of {count(len(bad), 'tensor')} is absent or cut short",
+            f"{path}: the data of {count(len(bad), 'tensor')} cannot be had",
             details=[*bad[:_SHOWN], *more],
             remedy="The file was cut short or altered. Copy it again, or use the checkpoint before it.",
             path=path,

@@ -24,6 +24,7 @@ _RUNS: Final = frozenset(
     | {f"torch.{name}" for name in ("load", "serialization.load", "jit.load", "jit._serialization.load",
                                     "utils.model_zoo.load_url")}
     | {f"numpy.{name}" for name in ("load", "fromfile", "memmap", "lib.npyio.load", "lib._npyio_impl.load")}
+    | {f"{module}.{name}" for module in ("io", "_io", "_pyio", "codecs") for name in ("open", "open_code", "FileIO")}
     | {f"{module}.{name}" for module in ("pickle", "_pickle") for name in ("load", "loads", "Unpickler")}
     | {"logging.config.dictConfig", "pandas.read_pickle", "pandas.io.pickle.read_pickle", "joblib.load",
        "joblib.numpy_pickle.load", "cProfile.run", "profile.run", "timeit.timeit", "timeit.repeat"}

@@ -95,8 +95,8 @@ def name_finding(path: str, kind: str) -> list[Finding]:
     """A finding where the extension says another thing than the content is."""
     suffix = PurePath(path).suffix.lower()
     if suffix == ".distcp":
-        what = "one shard file of a torch.distributed.checkpoint folder: its tensors have no names in here"
-        return [Finding("shard-of-folder", "warning", "", what, "give the folder")]
+        what = "one shard file of a torch.distributed.checkpoint (DCP) folder: its tensors have no names in here"
+        return [Finding("shard-of-folder", "warning", "", what, "open the folder")]
     if kind == "safetensors" and suffix in _TORCH_NAMES:
         what = f"safetensors data under a {suffix} name"
     elif kind != "safetensors" and suffix == ".safetensors":

@@ -17,7 +17,7 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import BY_SAFETENSORS
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Span, Storage, TensorNode
-from unmoor.values.text import format_bytes
+from unmoor.values.text import count, format_bytes
 
 from .assemble import Contents, assemble
 
@@ -161,10 +161,10 @@ def _cover(tree: dict[str, TensorNode], start: int, size: int) -> list[str]:
         reached = max(reached, end)
     if reached > size:
         faults.append(
-            f"the data ends at byte {reached:,}, the file at byte {size:,}: short by {reached - size:,} bytes"
+            f"the data ends at byte {reached:,}, the file at byte {size:,}: {count(reached - size, 'byte')} short"
         )
     elif reached < size:
-        faults.append(f"{size - reached:,} bytes after the data belong to no tensor")
+        faults.append(f"{count(size - reached, 'byte')} after the data belong to no tensor")
     return faults
 
 

@@ -1,6 +1,6 @@
 """The ZIP container, read for itself: where every record lies, and whether the two lists of a ZIP agree.
 
-Follows PKWARE's APPNOTE 6.3 as far as torch's writer uses it: end record, ZIP64, central directory, local headers.
+Follows PKWARE's APPNOTE 6.3 as far as torch's writer uses it: central directory, local headers, ZIP64 sizes.
 Knows nothing of tensors. Reads headers only; data is read where a caller asks for one record.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from struct import Struct, unpack_from
 from typing import Final, NamedTuple, NoReturn
 
@@ -17,21 +18,16 @@ from unmoor.filing import Reader, read, read_into
 from unmoor.values.nodes import Span
 from unmoor.values.text import format_bytes, listing
 
+from .zip_ends import End, prefixed, read_end
+
 __all__ = ["Archive", "Record", "read_archive", "record_bytes"]
 
-_END: Final = Struct("<IHHHHIIH")
-_END64: Final = Struct("<IQHHIIQQQQ")
-_LOCATOR: Final = Struct("<IIQI")
 _CENTRAL: Final = Struct("<IHHHHHHIIIHHHHHII")
 _LOCAL: Final = Struct("<IHHHHHIIIHH")
 _FIELD: Final = Struct("<HH")
 _ZIP64: Final = 1
-_END_MARK: Final = b"PK\x05\x06"
 _CENTRAL_SIGNATURE: Final = 0x02014B50
 _LOCAL_SIGNATURE: Final = 0x04034B50
-_LOCATOR_SIGNATURE: Final = 0x07064B50
-_END64_SIGNATURE: Final = 0x06064B50
-_MAX_COMMENT: Final = 0xFFFF
 _MAX_RECORDS: Final = 2_000_000
 _MAX_DIRECTORY: Final = 256 << 20
 _SHORT: Final = 0xFFFF
@@ -77,14 +73,6 @@ class Archive:
     trailing: int
 
 
-class _End(NamedTuple):
-    entries: int
-    size: int
-    offset: int
-    start: int
-    after: int
-
-
 class _Faults:
     """Gathers what is wrong with one archive, to raise it together."""
 
@@ -115,7 +103,7 @@ def read_archive(reader: Reader) -> Archive:
     Raises CorruptFile naming each fault (no end record, records outside the file or over each other, names or sizes
     that differ between the two lists, duplicate names) and UnsupportedFile for encrypted or split archives.
     """
-    end = _read_end(reader)
+    end = read_end(reader)
     faults = _Faults(reader.path)
     entries = _read_directory(reader, end, faults)
     faults.check()
@@ -167,50 +155,6 @@ def _inflate(reader: Reader, record: Record, data: bytes) -> bytes:
     return out
 
 
-def _read_end(reader: Reader) -> _End:
-    start = max(0, reader.size - _END.size - _MAX_COMMENT)
-    tail = read(reader, start, reader.size - start)
-    at = tail.rfind(_END_MARK)
-    if at < 0 or at + _END.size > len(tail):
-        raise CorruptFile(
-            f"{reader.path} is a truncated zip: no end record, {reader.size:,} bytes",
-            details=["The list of its records stands at the end of a zip, and the end of this one is missing."],
-            remedy="The save or the copy was cut short. Copy it again, or use the checkpoint before it.",
-            path=reader.path,
-        )
-    _, disk, other_disk, here, entries, size, offset, comment = _END.unpack_from(tail, at)
-    after = start + at + _END.size + comment
-    if after > reader.size:
-        raise CorruptFile(
-            f"{reader.path} is a truncated zip: its end record announces {after - reader.size:,} bytes more",
-            path=reader.path,
-        )
-    end = _End(entries, size, offset, start + at, after)
-    if _SHORT in (disk, entries) or _LONG in (size, offset):
-        return _read_end64(reader, end)
-    if disk or other_disk or here != entries:
-        raise UnsupportedFile(f"{reader.path} is one part of a zip split over several files", path=reader.path)
-    return end
-
-
-def _read_end64(reader: Reader, end: _End) -> _End:
-    place = end.start - _LOCATOR.size
-    raw = read(reader, place, _LOCATOR.size) if place >= 0 else b""
-    if len(raw) < _LOCATOR.size or _LOCATOR.unpack(raw)[0] != _LOCATOR_SIGNATURE:
-        return end
-    offset = _LOCATOR.unpack(raw)[2]
-    raw = read(reader, offset, _END64.size) if offset < place else b""
-    if len(raw) < _END64.size or _END64.unpack(raw)[0] != _END64_SIGNATURE:
-        raise CorruptFile(
-            f"{reader.path} is a damaged zip: no ZIP64 end record at byte {offset:,}, where its locator points",
-            path=reader.path,
-        )
-    _, _, _, _, disk, other_disk, here, entries, size, where = _END64.unpack(raw)
-    if disk or other_disk or here != entries:
-        raise UnsupportedFile(f"{reader.path} is one part of a zip split over several files", path=reader.path)
-    return _End(entries, size, where, offset, end.after)
-
-
 class _Entry(NamedTuple):
     name: bytes
     flags: int
@@ -221,13 +165,15 @@ class _Entry(NamedTuple):
     header: int
 
 
-def _read_directory(reader: Reader, end: _End, faults: _Faults) -> list[_Entry]:
+def _read_directory(reader: Reader, end: End, faults: _Faults) -> list[_Entry]:
     if end.offset + end.size > end.start:
         raise CorruptFile(
             f"{reader.path} is a damaged zip: its central directory (bytes {end.offset:,} to "
             f"{end.offset + end.size:,}) reaches over its end record at byte {end.start:,}",
             path=reader.path,
         )
+    if end.offset + end.size < end.start:
+        raise prefixed(reader, end.start - end.offset - end.size)
     if end.entries > _MAX_RECORDS or end.size > _MAX_DIRECTORY:
         raise HostileFile(
             f"{reader.path} declares {end.entries:,} zip records in a directory of {format_bytes(end.size)}; "
@@ -357,7 +303,7 @@ def _refuse(path: str, entry: _Entry) -> NoReturn:
 def _check_overlap(records: Sequence[Record], directory: int, faults: _Faults) -> None:
     """Records in the order of the file must end where the next begins; a deceiver lets two names share bytes."""
     ordered = sorted(records, key=lambda record: record.header)
-    for record, following in zip(ordered, [*ordered[1:], None], strict=True):
+    for record, following in zip_longest(ordered, ordered[1:]):
         limit = directory if following is None else following.header
         if record.offset + record.stored > limit:
             whom = "the central directory" if following is None else following.name

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from unmoor.errors import ArgumentConflict, DeviceError
-from unmoor.values.tags import normalize_tag
+from unmoor.values.tags import is_tag, normalize_tag
 
 __all__ = ["available", "device_fallback", "device_module", "is_available", "read_map_location", "resolve", "tag"]
 
@@ -80,15 +80,19 @@ def resolve(model_device: Any) -> torch.device | None:
         return None
     if model_device == "auto":
         return device_fallback()
-    device = _parse(model_device)
+    device = _parse("model_device", model_device)
     name = tag(device)
     if not is_available(name):
-        raise DeviceError(
-            f"model_device={model_device!r} asks for {name}, which this machine does not have",
-            details=(f"present here: {', '.join(sorted(_names()))}",),
-            remedy='Pass model_device="auto" for the accelerator if there is one and the CPU if not.',
-        )
+        raise _absent("model_device", model_device, name)
     return torch.device(name) if device.index is not None or name == "cpu" else device
+
+
+def _absent(argument: str, value: Any, name: str) -> DeviceError:
+    return DeviceError(
+        f"{argument}={value!r} asks for {name}, which this machine does not have",
+        details=(f"present here: {', '.join(_names())}",),
+        remedy='Pass model_device="auto" for the accelerator if there is one and the CPU if not.',
+    )
 
 
 def _names() -> list[str]:
@@ -97,21 +101,19 @@ def _names() -> list[str]:
     ]
 
 
-def _parse(value: Any) -> torch.device:
+def _parse(argument: str, value: Any) -> torch.device:
     if isinstance(value, torch.device):
         return value
-    if isinstance(value, bool):
-        raise ArgumentConflict(
-            f"model_device={value!r} is no device", remedy='Pass "auto", "cpu", "cuda:0" or an index.'
-        )
     try:
-        if isinstance(value, int):
+        if isinstance(value, int) and not isinstance(value, bool):
             return torch.device(_accelerator_type() or "cuda", value)
         return torch.device(normalize_tag(value))
     except (ValueError, RuntimeError, AttributeError, TypeError):
+        if isinstance(value, str) and is_tag(value):
+            raise _absent(argument, value, normalize_tag(value)) from None
         raise ArgumentConflict(
-            f"model_device={value!r} is no device",
-            remedy='Pass "auto", "cpu", "cuda:0", "mps", an index or a torch.device.',
+            f"{argument}={value!r} is no device",
+            remedy='Pass a tag such as "cpu", "cuda:0" or "mps", or a torch.device; model_device="auto" chooses.',
         ) from None
 
 
@@ -123,12 +125,20 @@ def read_map_location(value: Any) -> tuple[str | dict[str, str] | None, Any]:
     if value is None:
         return None, None
     if isinstance(value, str | torch.device):
-        return tag(_parse(value)), None
+        return tag(_parse("map_location", value)), None
     if isinstance(value, dict):
-        return {normalize_tag(str(old)): normalize_tag(str(new)) for old, new in value.items()}, None
+        return {_tag_of(old): _tag_of(new) for old, new in value.items()}, None
     if callable(value):
         return None, value
     raise ArgumentConflict(
         f"map_location={value!r} is none of what torch.load takes",
         remedy="Pass a device, a dict from saved to new devices, or a callable; model_device= is the simpler way.",
     )
+
+
+def _tag_of(value: Any) -> str:
+    """One side of a map_location; tags of types that this torch does not know are let through."""
+    try:
+        return normalize_tag(str(value))
+    except ValueError as error:
+        raise ArgumentConflict(f"map_location holds {value!r}: {error}") from None

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from unmoor.values.dtypes import dtype_bytes
+from unmoor.values.dtypes import BY_STORAGE, dtype_bytes
 from unmoor.values.nodes import Storage, TensorNode
 from unmoor.values.plan import Copy
 from unmoor.values.target import Slot
@@ -76,7 +76,7 @@ class LiveStorages:
         kind, what = pid[0], pid[1]
         if kind != "storage":
             return what
-        dtype = torch.uint8 if what is torch.UntypedStorage else what.dtype
+        dtype = torch.uint8 if what is torch.UntypedStorage else getattr(torch, BY_STORAGE[what.__name__].name)
         live = self._live.get(str(pid[2]))
         live = torch.UntypedStorage(0) if live is None else live  # type: ignore[no-untyped-call]
         return torch.storage.TypedStorage(wrap_storage=live, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]

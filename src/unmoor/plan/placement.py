@@ -114,30 +114,37 @@ def _refuse_absent(catalog: Catalog, placed: Mapping[str, str], wish: Wish, pres
     absent = sorted({device for device in placed.values() if device != "meta" and not _is_here(device, present)})
     if not absent:
         return
-    here = [
-        f"{kind}:{i}" if kind not in ("cpu", "mps") else kind
-        for kind, n in present.items()
-        if kind != "meta"
-        for i in range(n)
-    ]
-    if wish.device is not None or isinstance(wish.mapping, str):
-        asked = wish.device or wish.mapping
+    here = _devices_here(present)
+    asked = [device for device in absent if device in _asked(wish)]
+    if asked:
         raise DeviceError(
-            f"{asked} was asked for, and this machine does not have it", details=(f"present here: {', '.join(here)}",)
+            f"{' and '.join(asked)} was asked for, and this machine does not have it",
+            details=(f"present here: {', '.join(here)}",),
+            remedy='Pass model_device="auto" for the accelerator if there is one and the CPU if not.',
+            path=catalog.path,
         )
-    rows = [_row(catalog, placed, device) for device in absent]
-    names = " and ".join(absent)
     kinds = sorted({device.partition(":")[0] for device in absent})
-    lacks = "no " + " or ".join(_spelled(kind) for kind in kinds if kind not in present) + " device"
-    if all(kind in present for kind in kinds):
-        lacks = f"only {', '.join(here)}"
-    mapping = dict.fromkeys(absent, "cpu")
+    lacks = f"only {', '.join(here)}"
+    if not any(kind in present for kind in kinds):
+        lacks = f"no {' or '.join(map(_spelled, kinds))} device"
+    mapping = {**(wish.mapping if isinstance(wish.mapping, Mapping) else {}), **dict.fromkeys(absent, "cpu")}
     raise DeviceError(
-        f"{catalog.path} was saved on {names}, and this machine has {lacks}",
-        details=columns(rows, indent=0, gap=3),
+        f"{catalog.path} was saved on {' and '.join(absent)}, and this machine has {lacks}",
+        details=columns([_row(catalog, placed, device) for device in absent], indent=0, gap=3),
         remedy=_REMEDY.format(path=catalog.path, mapping=str(mapping).replace("'", '"')),
         path=catalog.path,
     )
+
+
+def _asked(wish: Wish) -> tuple[str, ...]:
+    """The devices that the caller named as a place to go to."""
+    named = wish.mapping.values() if isinstance(wish.mapping, Mapping) else (wish.mapping,)
+    return tuple(device for device in (wish.device, *named) if device is not None)
+
+
+def _devices_here(present: Mapping[str, int]) -> list[str]:
+    kinds = [(kind, number) for kind, number in present.items() if kind != "meta"]
+    return [kind if kind in ("cpu", "mps") else f"{kind}:{i}" for kind, number in kinds for i in range(number)]
 
 
 def _spelled(kind: str) -> str:

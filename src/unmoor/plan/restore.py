@@ -23,6 +23,7 @@ from .file_model import Planned, file_model
 from .modules import module_fit, plan_module
 from .objects import plan_object
 from .optimizer import OptimizerPlan, plan_optimizer
+from .pickled_state import with_states
 from .policy import Fault, Policy
 from .slots import make_slot
 from .streams import plan_rng
@@ -59,6 +60,7 @@ def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
     Raises KindError, MismatchError, AmbiguousError or DeviceError with all faults as details; nothing was changed.
     """
     draft = _Draft()
+    catalog = with_states(catalog)
     for module in target.modules:
         _add_module(catalog, module, target, policy, draft)
     for item in target.objects:

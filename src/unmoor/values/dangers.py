@@ -12,7 +12,9 @@ DANGEROUS_MODULES: Final = frozenset(
     marshal ctypes _ctypes socket _socket socketserver ssl http urllib ftplib smtplib telnetlib xmlrpc webbrowser
     shutil pathlib.os runpy code codeop pty tty pdb bdb trace timeit cProfile profile multiprocessing _posixsubprocess
     asyncio signal threading _thread concurrent tempfile glob fileinput commands popen2 pip setuptools distutils
-    ensurepip venv builtins.eval operator._operator
+    ensurepip venv builtins.eval operator._operator pkgutil zipimport site doctest pexpect cffi antigravity idlelib
+    _dill httplib urllib2 requests aiohttp torch.hub torch.utils.cpp_extension torch.distributed.rpc
+    torch._inductor.codecache numpy.testing numpy.f2py numpy.distutils
     """.split()
 )
 
@@ -26,13 +28,14 @@ DANGEROUS_NAMES: Final = frozenset(
     + """
     types.CodeType types.FunctionType types.MethodType types.LambdaType types.ModuleType functools.reduce
     functools.partialmethod operator.attrgetter operator.methodcaller operator.itemgetter operator.call
-    _operator.attrgetter _operator.methodcaller _operator.call torch.load torch.jit.load torch.hub.load
-    torch.hub.load_state_dict_from_url torch.serialization.load torch.package.PackageImporter
-    torch.utils.cpp_extension.load torch.utils.cpp_extension.load_inline torch.storage._load_from_bytes
+    _operator.attrgetter _operator.methodcaller _operator.call torch.load torch.jit.load
+    torch.serialization.load torch.package.PackageImporter
+    torch.storage._load_from_bytes
     torch.fx.graph_module.reduce_graph_module torch.fx.graph_module.reduce_package_graph_module
-    torch._inductor.codecache.compile_file torch.ops.load_library torch._ops.load_library numpy.load
-    numpy.lib.npyio.load numpy.testing._private.utils.runstring numpy.f2py.compile pandas.read_pickle
-    idlelib.run.Executive.runcode
+    torch.ops.load_library torch._ops.load_library numpy.load
+    numpy.lib.npyio.load numpy.lib._npyio_impl.load numpy.fromfile numpy.memmap pandas.read_pickle
+    pandas.io.pickle.read_pickle torch.jit._serialization.load torch.utils.model_zoo.load_url itertools.starmap
+    logging.config.dictConfig
     """.split()
 )
 

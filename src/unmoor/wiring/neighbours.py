@@ -28,7 +28,8 @@ def with_neighbours(error: KindError, path: str) -> KindError:
         return error
     listed = ", ".join(f"{name} ({', '.join(roles)})" for name, roles in beside)
     rows = [f"nearby     {listed}"]
-    meant = next((name for name, roles in beside if wanted in roles), "")
+    fitting = [name for name, roles in beside if wanted in roles]
+    meant = min(fitting, key=lambda name: wanted[:3] not in name.lower(), default="")
     if wanted and not meant:
         rows.append(f"           no {wanted} state is among them")
     hint = f" Its {wanted} is probably {meant}." if meant else ""

@@ -1,1 +1,0 @@
-"""Catalog and Target to findings."""

@@ -1,0 +1,184 @@
+"""Pickles: values decoded without their code, and code that never runs, named or not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import unmoor
+from unmoor.describe.dangers import danger_of
+from unmoor.values.dangers import is_dangerous
+
+from .files import refused, same_bits, tiny
+
+
+class Call:
+    """What its pickle calls when it is loaded without care."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Iterator[Path]:
+    """The file that every payload here would create; it must not exist in the end."""
+    path = tmp_path / "MARKER"
+    yield path
+    assert not path.exists()
+
+
+def _touch(marker: Path) -> Call:
+    return Call(os.system, f"touch '{marker}'")
+
+
+def _evil(path: Path, payload: Any, *, legacy: bool = False) -> Path:
+    tree = {"state_dict": tiny().state_dict(), "callbacks": payload}
+    torch.save(tree, path, _use_new_zipfile_serialization=not legacy)
+    return path
+
+
+def test_arguments_of_a_script_are_read_without_its_class(tmp_path: Path) -> None:
+    """C64: an argparse.Namespace is inert, bears its name and gives its values; model and plain values load."""
+    saved = tiny()
+    args = argparse.Namespace(lr=1e-3, hidden=[4, 8], resume=None)
+    torch.save({"args": args, "model": saved.state_dict(), "iteration": 500}, tmp_path / "ck.pt")
+    tree = unmoor.load(tmp_path / "ck.pt")
+    assert same_bits(dict(tree["model"]), dict(saved.state_dict()))
+    assert tree["iteration"] == 500
+    assert type(tree["args"]) is unmoor.Opaque
+    assert tree["args"].name == "argparse.Namespace"
+    assert tree["args"].state == {"lr": 1e-3, "hidden": [4, 8], "resume": None}
+    model = tiny(5)
+    report = unmoor.restore(tmp_path / "ck.pt", model=model)
+    assert same_bits(model.state_dict(), saved.state_dict())
+    assert report.extra["args"].state == tree["args"].state
+    assert report.extra["iteration"] == 500
+
+
+@pytest.mark.parametrize(
+    "trust", [[argparse.Namespace], ["argparse.Namespace"], "everything in this file"], ids=["class", "name", "words"]
+)
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_a_class_that_the_caller_trusts_is_built(tmp_path: Path, trust: Any, legacy: bool) -> None:
+    """C64: named as a class, by its name or with all of the file, the Namespace itself comes back."""
+    args = argparse.Namespace(lr=1e-3, hidden=[4, 8], resume=None)
+    tree = {"args": args, "w": torch.ones(2)}
+    torch.save(tree, tmp_path / "ck.pt", _use_new_zipfile_serialization=not legacy)
+    loaded = unmoor.load(tmp_path / "ck.pt", trust=trust)
+    assert loaded["args"] == args
+    assert same_bits(loaded["w"], torch.ones(2))
+
+
+def test_numpy_values_are_read_from_their_bytes(tmp_path: Path) -> None:
+    """C65: scalars and arrays of numpy load by default, each with its value and dtype, in load and in restore."""
+    values = {
+        "rank1": np.float32(0.5),
+        "best_loss": np.float64(0.125),
+        "done": np.bool_(True),
+        "step": np.int64(7),
+        "hist": np.arange(3.0),
+        "name": np.str_("run"),
+    }
+    torch.save({"state_dict": tiny().state_dict(), **values}, tmp_path / "ck.pt")
+    report = unmoor.restore(tmp_path / "ck.pt", model=tiny(5))
+    for tree in (unmoor.load(tmp_path / "ck.pt"), report.extra):
+        for key, value in values.items():
+            assert type(tree[key]) is type(value), key
+            assert np.array_equal(tree[key], value), key
+        assert tree["hist"].dtype == np.float64
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_a_command_in_a_file_is_shown_with_its_place_and_never_run(tmp_path: Path, marker: Path, legacy: bool) -> None:
+    """C70: a description calls it danger, with function and arguments; weights load, the payload stays inert."""
+    path = _evil(tmp_path / "evil.pt", _touch(marker), legacy=legacy)
+    (finding,) = [found for found in unmoor.describe(path).findings if found.severity == "danger"]
+    assert finding.place == "callbacks"
+    assert f"{os.system.__module__}.system(\"touch '{marker}'\")" in finding.message
+    tree = unmoor.load(path)
+    assert same_bits(dict(tree["state_dict"]), dict(tiny().state_dict()))
+    assert tree["callbacks"].name == f"{os.system.__module__}.system"
+    model = tiny(5)
+    report = unmoor.restore(path, model=model)
+    assert same_bits(model.state_dict(), tiny().state_dict())
+    assert "danger" in str(report)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("trust", [[os.system], ["os.system"], ["posix.system"], ["nt.system"]], ids=str)
+def test_a_command_cannot_be_trusted_even_by_name(tmp_path: Path, marker: Path, legacy: bool, trust: Any) -> None:
+    """C70: trust= with such a function is refused, and says that no checkpoint needs it."""
+    path = _evil(tmp_path / "evil.pt", _touch(marker), legacy=legacy)
+    with refused(unmoor.TrustError) as caught:
+        unmoor.load(path, trust=trust)
+    assert "system, which can run anything a file asks for" in str(caught.value)
+    assert "No checkpoint needs it." in str(caught.value)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_trusting_everything_in_a_file_does_not_trust_its_commands(tmp_path: Path, marker: Path, legacy: bool) -> None:
+    """C70: even where all classes of a file are trusted, functions that run code stay inert."""
+    payload = {"args": argparse.Namespace(lr=1.0), "x": _touch(marker)}
+    path = _evil(tmp_path / "evil.pt", payload, legacy=legacy)
+    tree = unmoor.load(path, trust="everything in this file")["callbacks"]
+    assert tree["args"] == argparse.Namespace(lr=1.0)
+    assert isinstance(tree["x"], unmoor.Opaque)
+
+
+def _hidden(marker: Path) -> dict[str, tuple[Call, str, str, str]]:
+    """Payload, severity, words of the finding and names that a user may be talked into trusting."""
+    code = f"open({str(marker)!r}, 'w').close()"
+    inner = pickle.dumps(Call(eval, code), 2)
+    return {
+        "eval": (Call(eval, code), "danger", "would run builtins.eval(", "builtins.eval"),
+        "getattr": (Call(getattr, nn.Linear, "forward"), "warning", "builtins.getattr(", "builtins.getattr"),
+        "nested": (
+            Call(pickle.loads, inner),
+            "danger",
+            "whose inner pickle would run builtins.eval(",
+            "_pickle.loads",
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["eval", "getattr", "nested"])
+def test_code_behind_builtins_is_found(tmp_path: Path, marker: Path, kind: str) -> None:
+    """C71: eval, getattr chains and a pickle within the pickle are told for what they would run."""
+    payload, severity, words, _ = _hidden(marker)[kind]
+    path = _evil(tmp_path / "evil.pt", payload)
+    finding = unmoor.describe(path).findings[0]
+    assert (finding.severity, finding.place) == (severity, "callbacks")
+    assert words in finding.message
+    assert isinstance(unmoor.load(path)["callbacks"], unmoor.Opaque)
+    assert isinstance(unmoor.load(path, trust="everything in this file")["callbacks"], unmoor.Opaque)
+
+
+@pytest.mark.parametrize("as_name", [True, False], ids=["name", "object"])
+@pytest.mark.parametrize("kind", ["eval", "getattr", "nested"])
+def test_code_behind_builtins_cannot_be_trusted(tmp_path: Path, marker: Path, kind: str, as_name: bool) -> None:
+    """C71: allow-listing the function that an error named is refused, by name and as the object itself."""
+    payload, _, _, name = _hidden(marker)[kind]
+    path = _evil(tmp_path / "evil.pt", payload)
+    with refused(unmoor.TrustError) as caught:
+        unmoor.load(path, trust=[name] if as_name else [payload.call[0]])
+    assert name in str(caught.value)
+
+
+def test_the_scanner_and_the_door_know_the_same_dangers() -> None:
+    """C71: whatever a description calls danger or suspicious is refused by trust= as well."""
+    from unmoor.describe import dangers
+
+    names = [*dangers._RUNS, *dangers._SUSPICIOUS, *(f"{module}.anything" for module in dangers._MODULES)]
+    assert [name for name in names if danger_of(name) and not is_dangerous(name)] == []

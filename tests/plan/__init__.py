@@ -1,0 +1,1 @@
+"""Plans made from literals: no file is opened."""
