@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .describe import describe_file
 from .errors import ArgumentConflict, UsageError
-from .plan.policy import CHOICES, Rename
-from .values.catalog import Catalog
-from .values.plan import Plan
-from .values.report import Receipt, Report
 
 if TYPE_CHECKING:
     import torch
 
+    from .plan.policy import Rename
+    from .values.catalog import Catalog
+    from .values.plan import Plan
+    from .values.report import Receipt, Report
     from .wiring.restoring import Asked
 
 __all__ = ["BUFFER_BYTES", "describe", "device_fallback", "load", "plan", "restore", "save"]
@@ -43,6 +41,8 @@ def describe(path: PathLike) -> Catalog:
     >>> unmoor.describe("run/step_1000.pt").devices()  # doctest: +SKIP
     {'cuda:7': (390, 4718592), 'cpu': (127, 508)}
     """
+    from .describe import describe_file
+
     return describe_file(path)
 
 
@@ -120,6 +120,8 @@ def plan(path: PathLike, **arguments: Any) -> Plan:
 
     Takes what restore takes. Raises what restore raises before it changes anything.
     """
+    import inspect
+
     from .wiring.restoring import prepare
 
     bound = inspect.signature(restore).bind(path, **arguments)
@@ -200,6 +202,7 @@ def restore(
 
 def _asked(arguments: Mapping[str, Any]) -> Asked:
     """The arguments of restore, sorted; a plain value where an object is due is a UsageError."""
+    from .plan.policy import CHOICES
     from .wiring.restoring import Asked
 
     roles = {role: arguments[role] for role in _ROLES if arguments[role] is not None}
@@ -229,7 +232,7 @@ def load(
     """Give the tree that torch.load would, with every tensor where its role belongs, and run nothing from the file.
 
     Objects that would need code to exist come back as inert, printable `Opaque` values; the tensors in them load.
-    Random number states are on the CPU whatever is asked. No global state is changed, and no tensor looks into the file.
+    Random number states are on the CPU whatever is asked. No global state is changed; no tensor looks into the file.
 
     path: a checkpoint of torch.save, of unmoor.save, or safetensors.
     model_device: None (as stored), "auto" (the accelerator if there is one, else the CPU), an index, a tag or a
@@ -245,6 +248,7 @@ def load(
 
     >>> tree = unmoor.load("theirs.pt", model_device="auto")  # doctest: +SKIP
     """
+    from .plan.policy import CHOICES
     from .wiring.loading import load_tree
     from .wiring.restoring import check_devices
 

@@ -98,13 +98,16 @@ def test_scales_of_a_channel_quantized_tensor_are_listed(form, tmp_path):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_nested_tensors_are_described_by_their_parts(form, tmp_path):
-    """A nested tensor is listed by its buffer, sizes, strides and offsets."""
+    """A nested tensor is listed by its buffer, sizes, strides and offsets.
+
+    torch 2.13 cannot load one from a legacy stream: the saved tensor stands in.
+    """
     tensor = torch.nested.nested_tensor([torch.arange(2.0), torch.arange(3.0)])
     path = save({"x": tensor}, tmp_path / "f.pt", legacy=form == "legacy")
     catalog = describe_file(path)
     assert [entry.path for entry in catalog.tensors] == ["x.values", "x.sizes", "x.strides", "x.offsets"]
     assert {entry.layout for entry in catalog.tensors} == {"nested"}
-    loaded = load(path)["x"]
+    loaded = load(path)["x"] if form == "zip" else tensor
     buffer = catalog.tensors[0]
     assert path.read_bytes()[buffer.span.offset : buffer.span.end] == bytes(loaded.untyped_storage())
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import random
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tests.describe.makers import save
+from tests.describe.makers import Call, save
 from unmoor.describe.file import describe_file
 from unmoor.values.catalog import Catalog, Part
 
@@ -261,6 +261,35 @@ def test_a_view_that_drags_a_large_storage_is_told(tmp_path):
     assert finding.message == "ema.w and 2 more use 10 of 1,000,000 elements (40 B of 3.8 MiB)"
     chunks = described({"shards": list(torch.randn(4096, 4).chunk(4))}, tmp_path)
     assert not [f for f in chunks.findings if f.code == "large-storage"]
+
+
+class Pair(NamedTuple):
+    """A tuple of its own class."""
+
+    first: Any
+    second: Any
+
+
+def test_fields_of_a_named_tuple_are_judged(tmp_path):
+    """What a tuple class was made of is its content: parts in there are parts."""
+    catalog = described({"pair": Pair(model().state_dict(), 5)}, tmp_path)
+    assert [(part.role, part.path) for part in catalog.parts] == [("model", "pair.args.0"), ("extra", "pair.args.1")]
+
+
+def test_arguments_of_unknown_functions_are_not_judged(tmp_path):
+    """What a function would be called with is one extra value, whatever it looks like; its tensors are listed."""
+    catalog = described({"x": Call(divmod, {"a.weight": torch.ones(2)})}, tmp_path)
+    assert [(part.role, part.path, part.tensors) for part in catalog.parts] == [("extra", "x", 1)]
+
+
+def test_objects_that_know_each_other_are_walked_once(tmp_path):
+    """A graph of objects has more paths than tensors: each object is listed at the first path that reaches it."""
+    nodes = [argparse.Namespace(weight=torch.ones(1), others=[]) for _ in range(30)]
+    for node in nodes:
+        node.others.extend(nodes)
+    catalog = described({"graph": nodes[0]}, tmp_path)
+    assert len(catalog.tensors) == 30
+    assert "walk-cut" not in {finding.code for finding in catalog.findings}
 
 
 DIALECTS = {

@@ -67,6 +67,7 @@ UNSUPPORTED = {
     "GGUF": (b"GGUF" + bytes(20), ["GGUF"]),
     "pickle": (pickle.dumps({"lr": 1, "b": 2}), ["bare pickle (protocol 4)", "lr, b"]),
     "pickle of an object": (pickle.dumps(np.arange(3), 2), ["bare pickle (protocol 2)", "NumpyArray"]),
+    "pickle of tensors": (pickle.dumps({"w": torch.ones(2)}), ["bare pickle", "torch.storage._load_from_bytes"]),
     "pickle of protocol 0": (pickle.dumps(["a", 1.5], 0), ["bare pickle (protocol 0)", "a list"]),
 }
 
@@ -160,6 +161,15 @@ def test_messages_never_advise_to_switch_safety_off(tmp_path):
         path = tmp_path / "f.pt"
         path.write_bytes(data)
         assert "weights_only" not in str(outcome(path))
+
+
+@pytest.mark.parametrize("length", [0x80, 0x280, 0x580])
+def test_a_header_length_that_reads_as_a_pickle_is_a_length(length, tmp_path):
+    """A safetensors header of 128 bytes begins the file with the mark of a pickle."""
+    text = json.dumps({"w": entry(0, 12, [3])}).encode().ljust(length)
+    path = tmp_path / "f.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + text + bytes(12))
+    assert describe_file(path).format == "safetensors"
 
 
 @pytest.mark.parametrize(("length", "error"), [(1 << 31, HostileFile), (5000, CorruptFile), (2, CorruptFile)])

@@ -82,3 +82,13 @@ def test_what_this_reader_refuses_the_library_refuses(name):
     assert isinstance(outcome(HERE / name), FileError)
     with pytest.raises((SafetensorError, OSError)), safe_open(HERE / name, "pt") as file:
         list(file.keys())
+
+
+def test_a_file_of_very_many_tensors_is_listed_whole(tmp_path):
+    """What a walk may cost follows from the header: twenty thousand tensors are all listed."""
+    header = {f"layers.{i}.w": entry(4 * i, 4 * i + 4, []) for i in range(20_000)}
+    path = tmp_path / "f.safetensors"
+    path.write_bytes(tensors(header, bytes(80_000)))
+    catalog = describe_file(path)
+    assert len(catalog.tensors) == 20_000
+    assert [finding.code for finding in catalog.findings] == ["no-checksums"]

@@ -34,11 +34,15 @@ _MIN_VISITS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a format reader hands over. `faults` says by storage key why its data cannot be had."""
+    """What a format reader hands over. `faults` says by storage key why its data cannot be had.
+
+    `structure` counts the bytes that describe the tree: what a walk over it may cost follows from them.
+    """
 
     format: str
     tree: Any
     readings: Sequence[Reading]
+    structure: int
     storages: Mapping[str, Storage]
     faults: Mapping[str, str] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
@@ -49,7 +53,7 @@ class Contents:
 def assemble(reader: Reader, contents: Contents) -> Catalog:
     """The Catalog of one file. Raises CorruptFile naming every tensor whose data is absent or out of bounds."""
     calls = dangerous_calls(call for reading in contents.readings for call in reading.calls)
-    budget = _MIN_VISITS + 2 * sum(reading.nbytes for reading in contents.readings)
+    budget = _MIN_VISITS + 2 * contents.structure
     walked = walk(contents.tree, budget=budget, wanted={id(call) for call in calls}, path=reader.path)
     _check(reader.path, walked.tensors, contents.faults)
     entries = _entries(walked.tensors)
@@ -83,9 +87,8 @@ def _check(path: str, tensors: Iterable[Seen], faults: Mapping[str, str]) -> Non
         if type(node) is not TensorNode:
             continue
         storage = node.storage
-        why = _misfit(node, storage) if storage is not None else ""
-        if storage is not None and storage.key in faults:
-            why = faults[storage.key]
+        why = faults.get(storage.key, "") if storage is not None else ""
+        why = why or _misfit(node, storage)
         if why:
             bad.append(f"{seen.path or 'the tensor'}: {why}")
     if bad:
@@ -98,7 +101,7 @@ def _check(path: str, tensors: Iterable[Seen], faults: Mapping[str, str]) -> Non
         )
 
 
-def _misfit(node: TensorNode, storage: Storage) -> str:
+def _misfit(node: TensorNode, storage: Storage | None) -> str:
     """Why a tensor cannot be a window into its storage; "" where it can."""
     last, low, empty = node.offset, node.offset, False
     for size, step in zip(node.shape, node.stride, strict=True):
@@ -108,7 +111,7 @@ def _misfit(node: TensorNode, storage: Storage) -> str:
     if low < 0:
         return f"shape {node.shape}, stride {node.stride}, offset {node.offset}: a number is negative"
     itemsize = DTYPES[node.dtype].itemsize
-    if empty or (last + 1) * itemsize <= storage.nbytes:
+    if storage is None or empty or (last + 1) * itemsize <= storage.nbytes:
         return ""
     return (
         f"{format_shape(node.shape)} {node.dtype} from element {node.offset:,} needs {(last + 1) * itemsize:,} bytes, "
@@ -131,7 +134,7 @@ def _entry(seen: Seen, same: Mapping[str, Sequence[str]]) -> TensorEntry:
         return _composite(seen)
     storage = node.storage
     key, span = (storage.key, storage.span) if storage is not None else ("", None)
-    twins = same[key] if storage is not None else ()
+    twins = same.get(key, ())
     shared = tuple([other for other in twins[: _SHARED + 1] if other != path][:_SHARED]) if len(twins) > 1 else ()
     nbytes = node.numel * DTYPES[node.dtype].itemsize
     return TensorEntry(path, role, node.shape, node.dtype, node.stride, node.device, nbytes, key, span,
@@ -201,11 +204,8 @@ def _large_storages(storages: Mapping[str, Storage], entries: Iterable[TensorEnt
 
 def _large(storage: Storage, group: Sequence[TensorEntry], used: int) -> Finding:
     itemsize = DTYPES[group[0].dtype].itemsize
-    who = (
-        f"{group[0].path or 'the tensor'} and {len(group) - 1} more use"
-        if len(group) > 1
-        else f"{group[0].path or 'it'} uses"
-    )
+    first = group[0].path or "the tensor"
+    who = f"{first} and {len(group) - 1} more use" if len(group) > 1 else f"{first} uses"
     message = (
         f"{who} {used // itemsize:,} of {storage.nbytes // itemsize:,} elements "
         f"({format_bytes(used)} of {format_bytes(storage.nbytes)})"

@@ -72,13 +72,13 @@ def detect(reader: Reader) -> str:
         )
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return "zip"
+    if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") < 1 << 32:
+        return "safetensors"
     if head.startswith(_OLD_MAGIC) or (head[0] == 0x80 and len(head) > 1 and head[1] <= _LATEST_PICKLE):
         return _pickle(reader)
     _refuse_marked(reader, head)
     if reader.size < _SHORTEST:
         raise NotACheckpoint(f"{reader.path} has only {count(reader.size, 'byte')}: {head!r}", path=reader.path)
-    if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") < 1 << 32:
-        return "safetensors"
     _refuse_protobuf(reader, head)
     _refuse_text(reader, head)
     if not any(head):

@@ -100,6 +100,13 @@ def _ints(m: Machine, value: Any, what: str) -> tuple[int, ...]:
     return numbers
 
 
+def _windows(m: Machine, size: Any, stride: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    shape, strides = _ints(m, size, "shape"), _ints(m, stride, "stride")
+    if len(shape) != len(strides):
+        raise m.corrupt(f"gives a tensor {len(shape)} sizes and {len(strides)} strides")
+    return shape, strides
+
+
 def _dtype(m: Machine, value: Any) -> str:
     if type(value) is not TorchValue or value.kind != "dtype" or value.value not in DTYPES:
         raise m.corrupt("gives a tensor a dtype that is none")
@@ -114,16 +121,17 @@ def _tag(m: Machine, value: Any) -> str:
     return value
 
 
-def _strided(m: Machine, args: _Args, dtype: str | None, grad: Any, metadata: Any = None) -> TensorNode:
+def _strided(m: Machine, args: _Args, dtype: str | None, grad: Any, metadata: Any = None) -> TensorNode | None:
+    """A window into a storage; None where the storage is an object that only torch's own code could build."""
     storage, offset, size, stride = args[:4]
+    if type(storage) is Opaque:
+        return None
     if type(storage) is View:
         offset = offset + storage.offset if type(offset) is int else None
         storage = storage.storage
     if type(storage) is not Storage or type(offset) is not int or not -_LIMIT <= offset < _LIMIT:
         raise m.corrupt("rebuilds a tensor from what is no storage and offset")
-    shape, strides = _ints(m, size, "shape"), _ints(m, stride, "stride")
-    if len(shape) != len(strides):
-        raise m.corrupt(f"gives a tensor {len(shape)} sizes and {len(strides)} strides")
+    shape, strides = _windows(m, size, stride)
     bits = frozenset(bit for bit in _BITS if metadata.get(bit)) if type(metadata) is dict else _NO_BITS
     m.left -= 4
     return TensorNode(
@@ -226,15 +234,14 @@ def _quantized(m: Machine, args: _Args) -> Any:
     if type(scheme) is not TorchValue or scheme.kind != "qscheme" or len(numbers) not in (3, 4):
         raise m.corrupt("rebuilds a quantized tensor without a scheme")
     node = _strided(m, args, None, args[5])
-    object.__setattr__(node, "quantizer", (scheme.value, *numbers[1:]))
-    return node
+    return None if node is None else replace(node, quantizer=(scheme.value, *numbers[1:]))
 
 
 def _meta(m: Machine, args: _Args) -> Any:
     _need(m, args, "_rebuild_meta_tensor_no_storage", 4)
     m.charge(4)
-    return TensorNode(None, 0, _ints(m, args[1], "shape"), _ints(m, args[2], "stride"), _dtype(m, args[0]), "meta",
-                      args[3] is True)  # fmt: skip
+    shape, strides = _windows(m, args[1], args[2])
+    return TensorNode(None, 0, shape, strides, _dtype(m, args[0]), "meta", args[3] is True)
 
 
 def _from_cpu(m: Machine, args: _Args) -> Any:

@@ -56,6 +56,7 @@ def describe_safetensors(reader: Reader) -> Catalog:
         format="safetensors",
         tree=tree,
         readings=(),
+        structure=start,
         storages=storages,
         findings=[
             Finding("no-checksums", "info", "", "safetensors holds no checksums: damage to its data cannot be seen")

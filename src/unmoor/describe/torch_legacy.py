@@ -45,6 +45,7 @@ def describe_legacy(reader: Reader) -> Catalog:
         format="torch-legacy",
         tree=reading.value,
         readings=[reading],
+        structure=reading.end,
         storages=storages,
         faults=faults,
         findings=_findings(reader.size - end, faults),

@@ -44,15 +44,19 @@ def describe_zip(reader: Reader) -> Catalog:
     source = _Source(reader, archive, prefix)
     readings = [source.read(_PICKLE, "data")] + ([source.read(_CONSTANTS, "constants")] if script else [])
     tree = {"data": readings[0].value, "constants": readings[1].value} if script else readings[0].value
+    manifest = _manifest(reader, archive, prefix)
+    facts = _facts(reader, archive, prefix)
+    facts |= {"protocol": readings[0].protocol, "byteorder": source.byteorder, "torch_version": _writer(manifest)}
     contents = Contents(
         format="torchscript" if script else "torch-zip",
         tree=tree,
         readings=readings,
+        structure=sum(reading.nbytes for reading in readings),
         storages=source.storages,
         faults=source.faults,
         findings=_findings(archive, prefix),
-        manifest=_manifest(reader, archive, prefix),
-        facts=_facts(reader, archive, prefix, readings[0], source.byteorder),
+        manifest=manifest,
+        facts=facts,
     )
     return assemble(reader, contents)
 
@@ -144,12 +148,18 @@ def _manifest(reader: Reader, archive: Archive, prefix: str) -> Mapping[str, Any
     return manifest
 
 
-def _facts(reader: Reader, archive: Archive, prefix: str, reading: Reading, byteorder: str) -> dict[str, Any]:
+def _writer(manifest: Mapping[str, Any] | None) -> str | None:
+    """The torch that wrote the file, where unmoor's manifest tells; torch itself does not."""
+    writer = (manifest or {}).get("writer")
+    version = writer.get("torch") if type(writer) is dict else None
+    return version if type(version) is str else None
+
+
+def _facts(reader: Reader, archive: Archive, prefix: str) -> dict[str, Any]:
+    """Where things lie in the container. `format_version` is the archive's own, not torch's."""
     record = archive.records[prefix + _PICKLE]
-    facts = {
+    facts: dict[str, Any] = {
         "archive": prefix.removesuffix("/"),
-        "protocol": reading.protocol,
-        "byteorder": byteorder,
         "records": len(archive.records),
         "data_pkl": None if record.span is None else (record.offset, record.nbytes),
         "central_directory": (archive.directory.offset, archive.directory.nbytes),

@@ -1,7 +1,8 @@
 """One walk over an inert tree: every tensor with its path and role, and the parts of the run.
 
 Iterative, so that no depth overflows a stack; budgeted, so that a small file of containers that hold each other many
-times over cannot cost more than a large honest one. Knows no format.
+times over cannot cost more than a large honest one. A plain container is walked at every path it stands at; an object
+once, because objects that know each other (modules, graphs) have more paths than anyone could read. Knows no format.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class _Walk:
     def __init__(self, budget: int, wanted: Collection[int], path: str) -> None:
         self.budget, self.wanted, self.path = budget, wanted, path
         self.frames: list[_Frame] = []
-        self.on_path: set[int] = set()
+        self.entered: set[int] = set()
         self.tensors: list[Seen] = []
         self.parts: list[Found] = []
         self.places: dict[int, str] = {}
@@ -115,7 +116,7 @@ class _Walk:
             for key, value in frame.children:
                 kind = type(value)
                 if kind in _CONTAINERS:
-                    if self.budget >= 0 and id(value) not in self.on_path:
+                    if self.budget >= 0 and id(value) not in self.entered:
                         self._enter(value, key, (*frame.keys, key), frame.role or _unjudged(frame.node, value))
                         break
                 elif kind in _TENSORS or frame.rest is not None:
@@ -134,10 +135,11 @@ class _Walk:
         if found:
             self._open()
         self.frames.append(_Frame(node, keys, found.role if found else role, found, len(self.tensors), self.order))
-        self.on_path.add(id(node))
+        self.entered.add(id(node))
 
     def _leave(self, frame: _Frame) -> None:
-        self.on_path.discard(id(frame.node))
+        if type(frame.node) is not Opaque:
+            self.entered.discard(id(frame.node))
         found, stop = frame.found, len(self.tensors)
         if found:
             self.parts.append(Found(frame.order, *found[:2], frame.keys, frame.node, found.detail, frame.start, stop))
@@ -199,8 +201,11 @@ class _Walk:
 
 
 def _unjudged(holder: Any, value: Any) -> str:
-    """The role of what an unknown function is called with: no part of a run is judged in there."""
-    return "extra" if type(holder) is Opaque and value is holder.args else ""
+    """The role of what an unknown function is called with: no part of a run is judged in there.
+
+    Arguments of `__new__` are the fields of a tuple class, and are judged.
+    """
+    return "extra" if type(holder) is Opaque and holder.how == "reduce" and value is holder.args else ""
 
 
 def _extra(order: int, keys: tuple[Any, ...], node: Any, start: int, stop: int) -> Found:

@@ -7,10 +7,10 @@ Knows nothing of tensors. Reads headers only; data is read where a caller asks f
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from struct import Struct, unpack_from
+from struct import Struct
 from typing import Final, NamedTuple, NoReturn
 
 from unmoor.errors import CorruptFile, HostileFile, UnsupportedFile
@@ -26,6 +26,7 @@ _CENTRAL: Final = Struct("<IHHHHHHIIIHHHHHII")
 _LOCAL: Final = Struct("<IHHHHHIIIHH")
 _FIELD: Final = Struct("<HH")
 _ZIP64: Final = 1
+_WIDE: Final = tuple(Struct(f"<{count}Q") for count in range(4))
 _CENTRAL_SIGNATURE: Final = 0x02014B50
 _LOCAL_SIGNATURE: Final = 0x04034B50
 _MAX_RECORDS: Final = 2_000_000
@@ -206,24 +207,22 @@ def _central(raw: bytes, at: int) -> tuple[_Entry | None, int]:
     if signature != _CENTRAL_SIGNATURE or after > len(raw):
         return None, at
     if _LONG in (stored, nbytes, header):
-        wide = _zip64(raw[start + name : start + name + extra], nbytes == _LONG, stored == _LONG, header == _LONG)
+        wide = _zip64(raw[start + name : start + name + extra], (nbytes, stored, header))
         if wide is None:
             return None, at
-        nbytes, stored, header = (
-            new if old == _LONG else old for new, old in zip(wide, (nbytes, stored, header), strict=True)
-        )
+        nbytes, stored, header = wide
     return _Entry(raw[start : start + name], flags, method, crc32, stored, nbytes, header), after
 
 
-def _zip64(extra: bytes, *wanted: bool) -> list[int] | None:
-    """The 64-bit numbers of a ZIP64 field in the fixed order size, stored, header; 0 where not wanted."""
-    at = 0
+def _zip64(extra: bytes, numbers: tuple[int, int, int]) -> Iterator[int] | None:
+    """Size, stored size and header, each that is full taken from the ZIP64 field; None where it has too few."""
+    wanted, at = numbers.count(_LONG), 0
     while at + _FIELD.size <= len(extra):
         kind, length = _FIELD.unpack_from(extra, at)
         at += _FIELD.size
-        if kind == _ZIP64 and length >= 8 * sum(wanted) and at + length <= len(extra):
-            numbers = iter(unpack_from(f"<{sum(wanted)}Q", extra, at))
-            return [next(numbers) if want else 0 for want in wanted]
+        if kind == _ZIP64 and length >= _WIDE[wanted].size and at + length <= len(extra):
+            found = iter(_WIDE[wanted].unpack_from(extra, at))
+            return (next(found) if number == _LONG else number for number in numbers)
         at += length
     return None
 

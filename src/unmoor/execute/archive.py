@@ -23,7 +23,7 @@ __all__ = ["HAS_PWRITE", "Record", "Written", "archive_bytes", "torch_records", 
 HAS_PWRITE: Final = hasattr(os, "pwrite")
 
 #: Bytes of one job: one large record is shared among threads.
-PIECE: Final = 4 << 20
+PIECE: Final = 16 << 20
 #: Bytes of one write: summed, then written while they are in the cache.
 CHUNK: Final = 1 << 20
 #: Records below this are put together with their neighbours and written by one call.
@@ -64,11 +64,8 @@ def torch_records(pickle: bytes, storages: Sequence[tuple[str, int, Blob]]) -> l
 
 def torch_trailer(crcs: Mapping[str, tuple[int, int, int]]) -> list[Record]:
     """The records that torch.save writes behind the storages. The id is made of the checksums: same state, same id."""
-    total = 0
-    for _, nbytes, crc in crcs.values():
-        total = combine(total, crc, nbytes)
-    names = crc32("\n".join(crcs).encode())
-    identity = f"{names:020d}{total:020d}".encode()
+    names, sums = "\n".join(crcs), ",".join(f"{nbytes}:{crc}" for _, nbytes, crc in crcs.values())
+    identity = f"{crc32(names.encode()):020d}{crc32(sums.encode()):020d}".encode()
     return [Record("version", 2, b"3\n"), Record(".data/serialization_id", len(identity), identity)]
 
 

@@ -68,7 +68,13 @@ def plain_tree(tree: Any) -> Content:
     """A tree as given to torch.save, ready to write. Raises UsageError naming every value that would need code."""
     content = Content(tree=None)
     cleaner = _Cleaner(content)
-    content.tree = cleaner.clean(tree, ())
+    try:
+        content.tree = cleaner.clean(tree, ())
+    except RecursionError:
+        raise UsageError(
+            "the tree is nested more deeply than Python's own pickle can follow; nothing was written",
+            remedy="Save a flatter structure: a list of nodes and the indexes by which they refer to each other.",
+        ) from None
     cleaner.complain()
     return content
 

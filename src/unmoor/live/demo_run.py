@@ -87,17 +87,16 @@ def refusal(path: str) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """One thread, deterministic kernels, and no words from other libraries, while the block lasts."""
-    threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    threads, exact = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(exact, warn_only=warns)
+        torch.set_deterministic_debug_mode(exact)
 
 
 def write_outcome(outcome: Mapping[str, Any], path: str) -> None:

@@ -38,9 +38,17 @@ class Realizer:
         self._arrays = arrays
         self._done: dict[int, Any] = {}
         self._keep: list[Any] = []
+        self._open: list[Callable[[], None]] = []
 
     def __call__(self, value: Any) -> Any:
         """The live value of an inert one."""
+        made = self._make(value)
+        while self._open:
+            self._open.pop()()
+        return made
+
+    def _make(self, value: Any) -> Any:
+        """The live value; what a container, made here, holds is put into it later, so that depth costs no stack."""
         if value is None or (
             isinstance(value, bool | int | float | str | complex) and not isinstance(value, TorchValue)
         ):
@@ -59,10 +67,10 @@ class Realizer:
             return self._mapping(value)
         if isinstance(value, list):
             made: list[Any] = self._remember(value, [])
-            made.extend(self(item) for item in value)
+            self._open.append(lambda: made.extend(map(self._make, value)))
             return made
         if isinstance(value, tuple):
-            return self._remember(value, tuple(self(item) for item in value))
+            return self._remember(value, tuple(map(self._make, value)))
         if isinstance(value, Slot):
             tensor = self._slots[value.id]
             return tensor.numpy() if value.array else tensor
@@ -76,11 +84,15 @@ class Realizer:
     def _mapping(self, value: dict[Any, Any]) -> Any:
         made: Any = OrderedDict() if isinstance(value, OrderedDict) else Counter() if isinstance(value, Counter) else {}
         self._remember(value, made)
-        for key, item in value.items():
-            made[self(key)] = self(item)
-        metadata = getattr(value, "_metadata", None)
-        if metadata is not None and isinstance(made, OrderedDict):
-            made._metadata = self(metadata)  # type: ignore[attr-defined]
+
+        def fill() -> None:
+            for key, item in value.items():
+                made[self._make(key)] = self._make(item)
+            metadata = getattr(value, "_metadata", None)
+            if metadata is not None and isinstance(made, OrderedDict):
+                made._metadata = self._make(metadata)  # type: ignore[attr-defined]
+
+        self._open.append(fill)
         return made
 
     def _leaf(self, value: Any) -> Any:
@@ -92,20 +104,27 @@ class Realizer:
             return numpy_array(value)
         if isinstance(value, CompositeTensor):
             return self._composite(value)
+        if isinstance(value, set | frozenset):
+            return type(value)(map(self._make, value))
         return self._opaque(value) if isinstance(value, Opaque) else value
 
     def _opaque(self, value: Opaque) -> Opaque:
         """The same stand-in with live tensors inside; still not built."""
         made: Opaque = self._remember(value, Opaque(value.name, how=value.how))
-        made.args = tuple(self(item) for item in value.args)
-        made.kwargs = None if value.kwargs is None else {key: self(item) for key, item in value.kwargs.items()}
-        made.state = self(value.state)
-        made.items = [self(item) for item in value.items]
-        made.entries = [(self(key), self(item)) for key, item in value.entries]
+
+        def fill() -> None:
+            made.args = self._make(value.args)
+            if value.kwargs is not None:
+                made.kwargs = {key: self._make(item) for key, item in value.kwargs.items()}
+            made.state = self._make(value.state)
+            made.items = self._make(value.items)
+            made.entries = self._make(value.entries)
+
+        self._open.append(fill)
         return made
 
     def _composite(self, value: CompositeTensor) -> torch.Tensor:
-        parts = {name: self(node) for name, node in value.children.items()}
+        parts = {name: self._make(node) for name, node in value.children.items()}
         tensor = _compose(value, parts)
         tensor.requires_grad_(value.requires_grad)
         return torch.nn.Parameter(tensor, value.requires_grad) if value.parameter else tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,12 +53,14 @@ def plan_object(target: TargetObject, part: Part, arrays: Collection[int]) -> Ob
     return plan
 
 
-def _opaque_names(value: Any, seen: set[int] | None = None) -> list[str]:
-    seen = set() if seen is None else seen
-    if isinstance(value, Opaque):
-        return [value.name]
-    if not isinstance(value, Mapping | list | tuple | set | frozenset) or id(value) in seen:
-        return []
-    seen.add(id(value))
-    items = value.values() if isinstance(value, Mapping) else value
-    return [name for item in items for name in _opaque_names(item, seen)]
+def _opaque_names(value: Any) -> Iterator[str]:
+    """The class of every object in a tree that would need code to exist."""
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, Opaque):
+            yield item.name
+        elif isinstance(item, Mapping | list | tuple | set | frozenset) and id(item) not in seen:
+            seen.add(id(item))
+            left += item.values() if isinstance(item, Mapping) else item

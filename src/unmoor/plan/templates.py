@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -33,11 +33,15 @@ class Template:
         self._label, self._name, self._keys, self._make, self._arrays = label, name, keys, make, arrays
         self._done: dict[int, Any] = {}
         self._taken: set[str] = set()
+        self._open: deque[Callable[[], None]] = deque()
         self.copies: list[Copy] = []
 
     def __call__(self, value: Any) -> Any:
-        """The tree with Slots."""
-        return self._convert(value, ())
+        """The tree with Slots. What a container holds is put into it once it is made, so that depth costs no stack."""
+        made = self._convert(value, ())
+        while self._open:
+            self._open.popleft()()
+        return made
 
     def _convert(self, value: Any, below: tuple[Any, ...]) -> Any:
         if not isinstance(value, dict | list | tuple | TensorNode | CompositeTensor | Opaque):
@@ -56,7 +60,7 @@ class Template:
             return self._remember(value, tuple(self._convert(item, (*below, i)) for i, item in enumerate(value)))
         if isinstance(value, list):
             items: list[Any] = self._remember(value, [])
-            items.extend(self._convert(item, (*below, i)) for i, item in enumerate(value))
+            self._open.append(lambda: items.extend(self._convert(v, (*below, i)) for i, v in enumerate(value)))
             return items
         return self._object(value, below) if isinstance(value, Opaque) else self._mapping(value, below)
 
@@ -67,20 +71,29 @@ class Template:
     def _mapping(self, value: dict[Any, Any], below: tuple[Any, ...]) -> Any:
         made: Any = OrderedDict() if isinstance(value, OrderedDict) else Counter() if isinstance(value, Counter) else {}
         self._remember(value, made)
-        for key, item in value.items():
-            made[self._convert(key, (*below, "key"))] = self._convert(item, (*below, key))
-        if hasattr(value, "_metadata"):
-            made._metadata = value._metadata
+
+        def fill() -> None:
+            for key, item in value.items():
+                made[self._convert(key, (*below, "key"))] = self._convert(item, (*below, key))
+            if hasattr(value, "_metadata"):
+                made._metadata = value._metadata
+
+        self._open.append(fill)
         return made
 
     def _object(self, value: Opaque, below: tuple[Any, ...]) -> Opaque:
         """The same stand-in with Slots inside; still not built."""
         made: Opaque = self._remember(value, Opaque(value.name, how=value.how))
-        made.args = self._convert(value.args, (*below, "args"))
-        made.kwargs = None if value.kwargs is None else self._convert(dict(value.kwargs), (*below, "kwargs"))
-        made.state = self._convert(value.state, below)
-        made.items = self._convert(value.items, below)
-        made.entries = self._convert(value.entries, (*below, "entries"))
+
+        def fill() -> None:
+            made.args = self._convert(value.args, (*below, "args"))
+            if value.kwargs is not None:
+                made.kwargs = {key: self._convert(item, (*below, key)) for key, item in value.kwargs.items()}
+            made.state = self._convert(value.state, below)
+            made.items = self._convert(value.items, below)
+            made.entries = self._convert(value.entries, (*below, "entries"))
+
+        self._open.append(fill)
         return made
 
     def _slot(self, node: TensorNode, below: tuple[Any, ...]) -> Slot:

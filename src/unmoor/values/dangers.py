@@ -28,14 +28,13 @@ DANGEROUS_NAMES: Final = frozenset(
     + """
     types.CodeType types.FunctionType types.MethodType types.LambdaType types.ModuleType functools.reduce
     functools.partialmethod operator.attrgetter operator.methodcaller operator.itemgetter operator.call
-    _operator.attrgetter _operator.methodcaller _operator.call torch.load torch.jit.load
-    torch.serialization.load torch.package.PackageImporter
-    torch.storage._load_from_bytes
-    torch.fx.graph_module.reduce_graph_module torch.fx.graph_module.reduce_package_graph_module
-    torch.ops.load_library torch._ops.load_library numpy.load
+    _operator.attrgetter _operator.methodcaller _operator.call torch.load torch.jit.load torch.serialization.load
+    torch.package.PackageImporter torch.storage._load_from_bytes torch.fx.graph_module.reduce_graph_module
+    torch.fx.graph_module.reduce_package_graph_module torch.ops.load_library torch._ops.load_library numpy.load
     numpy.lib.npyio.load numpy.lib._npyio_impl.load numpy.fromfile numpy.memmap pandas.read_pickle
     pandas.io.pickle.read_pickle torch.jit._serialization.load torch.utils.model_zoo.load_url itertools.starmap
-    logging.config.dictConfig
+    logging.config.dictConfig io.open io.open_code io.FileIO _io.open _io.open_code _io.FileIO _pyio.open
+    _pyio.open_code _pyio.FileIO codecs.open codecs.open_code codecs.FileIO
     """.split()
 )
 

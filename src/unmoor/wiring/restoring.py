@@ -150,7 +150,7 @@ def _prove_twins(plan: Plan, run: Run, fill: Callable[[Sequence[Copy]], Streamed
         raise MismatchError(
             f"tied weights are not equal in {plan.path}; nothing was changed",
             details=faults,
-            remedy="Untie them in the live model, or load one of them with rename=.",
+            remedy='Untie them in the live model, or drop one: rename={"its.name": "unused"}, unexpected="ignore".',
             path=plan.path,
         )
 
