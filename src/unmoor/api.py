@@ -165,8 +165,8 @@ def restore(
     path: a checkpoint of unmoor.save, torch.save or a program built on it.
     model, optimizer, scheduler, scaler, loss, metrics, ema, loader: the live objects, each one object or a dict or
         list of them; also under any other keyword. What is not passed is left alone and named in the report.
-    rng: True restores every stream that file and process both have; False none; "exact" demands all of them; a dict
-        adds generators of your own by the names they were saved under.
+    rng: True restores every stream that file and process both have; False none; "exact" demands that both have the
+        same ones; a dict adds generators of your own by the names they were saved under.
     model_device: where model, loss and EMA are moved first: None (they stay), "auto" (the accelerator if there is
         one, else the CPU), an index, a tag or a torch.device. Optimizer state goes where its parameter is.
     map_location: as for torch.load, for tensors among the plain values; everything else goes where the live objects
@@ -175,8 +175,10 @@ def restore(
         that nothing takes. mismatched: "error" or "fresh": one whose shape differs.
     hyperparameters: "saved" or "live": whose learning rate and other options win. Execution flags (fused, foreach,
         capturable, differentiable, maximize) are always the live optimizer's.
-    cast: "exact" lets only dtype changes through that keep every value; "any" also those that round.
-    order: "proved", "live" or "file": how optimizer state without names finds its parameters.
+    cast: "exact" lets only dtype changes through that keep every value; "any" also those that round. Optimizer state
+        that had its parameter's dtype follows it to the live one; other state keeps the dtype it was saved in.
+    order: "proved", "live" or "file": how optimizer state without names finds its parameters. Where nothing proves
+        the order, the report holds a finding `order-not-proved`.
     rename: saved names to live names: a dict of prefixes or patterns with *, or a callable.
     at: where in the file a role stands, if it cannot be told: {"model": "ema.model"}.
     verify: "stream" checks each checksum as the data arrives; "first" reads and checks all data before anything

@@ -81,7 +81,7 @@ def test_plain_values_that_need_code_come_back_inert_with_their_tensors(tmp_path
     torch.save({"model": model.state_dict(), "best": nn.Linear(2, 1), "kept": kept}, tmp_path / "mixed.pt")
     report = unmoor.restore(tmp_path / "mixed.pt", model=model)
     assert list(report.extra) == ["kept"]
-    assert repr(report.extra["kept"]) == "<types.SimpleNamespace(), not built>"
+    assert repr(report.extra["kept"]) == "<types.SimpleNamespace(seen=<Tensor>, where=<dict>), not built>"
     inside = report.extra["kept"].state
     assert (inside["seen"].tolist(), inside["where"]["a.b"].tolist()) == ([1], [1, 1])
     assert inside["where"]["a"]["b"].tolist() == [0, 0]

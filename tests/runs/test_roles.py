@@ -127,3 +127,13 @@ def test_plain_value_in_the_place_of_an_object_is_refused(tmp_path, value):
     unmoor.save(tmp_path / "a.pt", model=network(), step=1)
     with pytest.raises(unmoor.UsageError, match=r"step= was given a .* no load_state_dict.*\n.*report\.extra"):
         unmoor.restore(tmp_path / "a.pt", model=network(), step=value)
+
+
+def test_keys_are_found_inside_the_words_of_a_path(tmp_path):
+    """optimizer={"gen": ..., "disc": ...} finds `opt_gen` and `opt_disc`."""
+    gen, disc = start(seed=1).train(2), start(seed=2).train(3)
+    torch.save({"opt_gen": gen.optimizer.state_dict(), "opt_disc": disc.optimizer.state_dict()}, tmp_path / "a.pt")
+    new_gen, new_disc = start(seed=1), start(seed=2)
+    unmoor.restore(tmp_path / "a.pt", optimizer={"disc": new_disc.optimizer, "gen": new_gen.optimizer})
+    assert equal(state(gen)["optimizer"], state(new_gen)["optimizer"])
+    assert equal(state(disc)["optimizer"], state(new_disc)["optimizer"])

@@ -6,6 +6,7 @@ how its names fit, and only among parts that fit equally well the words of its k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -206,8 +207,8 @@ def _by_list(parts: Sequence[Part], target: AnyTarget, rivals: Sequence[AnyTarge
 def _named_for(part: Part, target: AnyTarget) -> bool:
     role, key = key_of(target.label)
     words = [str(k).lower() for k in part.keys]
-    if key and key.lower() in words:
-        return True
+    if key:
+        return any(key.lower() in {word, *re.split(r"[^a-z0-9]+", word)} for word in words)
     averaged = any(mark in word for word in words for mark in _AVERAGES)
     if role == "model":
         return not averaged and (not words or any(word in _WORDS["model"] for word in words))
@@ -290,5 +291,5 @@ def _ambiguous(parts: Sequence[Part], target: AnyTarget) -> Fault:
         "ambiguous",
         target.label,
         f"{len(parts)} parts of the file fit equally well: {listing(paths, 6)}",
-        f"at={{{target.label!r}: {paths[0]!r}}}",
+        f"at={{{target.label!r}: ...}} says which",
     )

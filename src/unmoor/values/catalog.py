@@ -11,7 +11,7 @@ from typing import Any
 
 from .finding import Finding
 from .nodes import Span, Storage, TensorNode
-from .text import format_bytes, key_text
+from .text import count, format_bytes, key_text
 
 __all__ = ["Catalog", "Part", "TensorEntry"]
 
@@ -134,10 +134,10 @@ class Catalog:
         return _totals((entry.role, entry.nbytes) for entry in self.tensors)
 
     def __str__(self) -> str:
-        devices = ", ".join(f"{tag} ({n} tensors)" for tag, (n, _) in self.devices().items())
+        devices = ", ".join(f"{tag} ({count(n, 'tensor')})" for tag, (n, _) in self.devices().items())
         lines = [f"{self.path}: {self.format}, {format_bytes(self.size)}, {self.dialect}; {devices or 'no tensors'}"]
         lines += [
-            f"  {p.role:<10} {p.path or '(whole file)'}  {p.tensors} tensors  {format_bytes(p.nbytes)}"
+            f"  {p.role:<10} {p.path or '(whole file)'}  {count(p.tensors, 'tensor')}  {format_bytes(p.nbytes)}"
             for p in self.parts
         ]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])

@@ -148,12 +148,15 @@ class Opaque:
     def __repr__(self) -> str:
         if self.how == "global":
             return f"<{self.name}, not imported>"
-        inner = ", ".join(_short(a) for a in self.args[:_SHOWN])
-        more = ", ..." if len(self.args) > _SHOWN else ""
-        return f"<{self.name}({inner}{more}), not built>"
+        words = [_short(a) for a in self.args]
+        words += [f"{key}={_short(value)}" for key, value in (self.kwargs or {}).items()]
+        if isinstance(self.state, dict):
+            words += [f"{key}={_short(value)}" for key, value in self.state.items()]
+        more = ["..."] if len(words) > _SHOWN else []
+        return f"<{self.name}({', '.join([*words[:_SHOWN], *more])}), not built>"
 
 
-_SHOWN: Final = 4
+_SHOWN: Final = 6
 _LONG: Final = 60
 
 
