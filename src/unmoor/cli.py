@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -126,17 +126,19 @@ def inspect(path: str, *, as_json: bool, all_tensors: bool) -> int:
 
 
 @commands.command(
-    short_help="Resume a small run on another device, step by step.", epilog=_as_written("Example:", ["unmoor demo"])
+    short_help="Resume a published run here, and prove it exact.", epilog=_as_written("Example:", ["unmoor demo"])
 )
 def demo() -> int:
-    """Train a small model, resume it on another device, and show that nothing was lost. Needs PyTorch."""
-    from importlib import import_module
-    from importlib.util import find_spec
+    """Resume a published run (CHGNet, saved on cuda:7) on this machine and prove it exact. Needs torch and chgnet."""
+    from .demo import run
 
-    if find_spec("unmoor.demo") is None:
-        raise UsageError("this installation of unmoor has no demo")
-    run: Callable[[Callable[[str], None]], int] = import_module("unmoor.demo").run
-    return run(_print)
+    if not sys.stdout.isatty():
+        return run(_print)
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    with console.status("training here, as the run would have gone on there"):
+        return run(console.print)
 
 
 def _verdict(findings: Sequence[Finding]) -> int:

@@ -59,11 +59,13 @@ def test_the_old_file_stays_until_the_end(old):
 def test_a_failure_leaves_the_old_file_alone(old, error):
     """When the block fails, interrupts included, the old checkpoint is intact and nothing is left over."""
 
-    def broken(hidden):
-        raise error
+    def failing():
+        with publish(old, needed=0, durability="disk", check=lambda hidden: None) as hidden:
+            Path(hidden).write_bytes(b"half")
+            raise error
 
     with pytest.raises(type(error)):
-        save(old, b"half", durability="disk", check=broken)
+        failing()
     assert files(old.parent) == ["run.pt"]
     assert old.read_bytes() == b"old"
 

@@ -39,6 +39,7 @@ def short_pieces(monkeypatch):
     """Limits so small that files of a few KiB meet every way of cutting."""
     monkeypatch.setattr(schedule, "PIECE", 1000)
     monkeypatch.setattr(schedule, "SMALL", 600)
+    monkeypatch.setattr(schedule, "STAGED", 1500)
     monkeypatch.setattr(schedule, "TOGETHER", 2000)
     monkeypatch.setattr(schedule, "GAP", 50)
     monkeypatch.setattr(reading, "CHUNK", 300)

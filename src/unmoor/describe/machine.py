@@ -19,7 +19,7 @@ __all__ = ["Machine", "Rule", "Short", "callee_name"]
 Rule = Callable[["Machine", tuple[Any, ...]], Any]
 """Builds a value from the arguments of a known function; None where they are none that it knows."""
 
-_MAX_OBJECTS: Final = 16_000_000
+_MAX_OBJECTS: Final = 10_000_000
 _MAX_NAME: Final = 1024
 _MAX_ATTRIBUTES: Final = 16
 _MAX_KEY_PARTS: Final = 64

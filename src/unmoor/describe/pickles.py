@@ -16,7 +16,7 @@ from .opcodes import TABLE
 __all__ = ["run"]
 
 _MAX_MARKS: Final = 10_000
-_MAX_STEPS: Final = 16_000_000
+_MAX_STEPS: Final = 10_000_000
 _U4: Final = Struct("<I").unpack_from
 
 _MARK, _STOP, _REDUCE, _PUT, _LONG_PUT, _GET = b"(.Rqrh"

@@ -25,6 +25,8 @@ __all__ = ["Batch", "Block", "Job", "Piece", "Run", "Scatter", "blocks_of", "pla
 PIECE: Final = 16 << 20
 #: Storages and segments below this are read together with their neighbours: a copy costs less than a call.
 SMALL: Final = 128 << 10
+#: Bytes of one read through the buffer, of a storage that is larger than the buffer.
+STAGED: Final = 4 << 20
 #: Bytes of one read of neighbours: they are summed and copied while still in the cache.
 TOGETHER: Final = 1 << 20
 #: Neighbours may stand this far apart (the headers between them are read and dropped).
@@ -186,7 +188,7 @@ def _flush(near: list[Block], jobs: list[Job]) -> None:
 
 
 def _pieces(block: Block, *, buffer_bytes: int, checked: bool) -> Iterator[Piece]:
-    cells = _cells(block, min(PIECE, buffer_bytes))
+    cells = _cells(block, min(STAGED, buffer_bytes))
     if any(a.end > b.start for a, b in pairwise(cells)):
         yield from _sweep(block, [], buffer_bytes=buffer_bytes, checked=checked)
         yield from cells
@@ -210,7 +212,7 @@ def _sweep(block: Block, cells: Sequence[Piece], *, buffer_bytes: int, checked: 
     """Pieces from the first byte of a storage to its last: `cells`, and what lies between them."""
     front = _Front(block.runs)
     edges = sorted({edge for run in block.runs for edge in (run.start, run.end)})
-    limit = min(TOGETHER, buffer_bytes)
+    limit = min(STAGED, buffer_bytes)
     position = 0
     for cell in (*cells, None):
         stop = block.span.nbytes if cell is None else cell.start

@@ -5,7 +5,7 @@ What was not restored is always said, and so is that nothing was moved, renamed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from unmoor.values.plan import Change, Plan
@@ -71,7 +71,7 @@ def _body(plan: Plan, read: Sequence[_Row], page: Page) -> list[Line]:
         *(("kept", text) for text in _settings(plan.kept, _kept)),
     ]
     left = [*plan.not_restored, *plan.missing, *plan.fresh, *plan.unexpected]
-    extra = [("extra", f"{listing(sorted(map(str, plan.extra)), 8)}  -> report.extra")] if plan.extra else []
+    extra = [("extra", f"{listing(_extra_names(plan), 8)}  -> report.extra")] if plan.extra else []
     below = list(_left(left))
     words = [*(word for word, _ in [*rows, *extra]), *(f"  {word}" for word, _ in below)]
     width = max((cells(plain(word)) for word in words), default=0)
@@ -212,3 +212,13 @@ def _seconds(seconds: float) -> str:
     if seconds < 0.01:
         return f"{seconds * 1000:.1f} ms"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:,.0f} s"
+
+
+def _extra_names(plan: Plan) -> list[str]:
+    """The plain values by name; below a key that also held a restored part, by what is left of it."""
+    used = {copy.path.partition(".")[0] for copy in plan.copies() if copy.label != "extra"}
+    names: list[str] = []
+    for key, value in plan.extra.items():
+        inner = isinstance(value, Mapping) and str(key) in used
+        names += [f"{key}.{below}" for below in value] if inner else [str(key)]
+    return sorted(names)

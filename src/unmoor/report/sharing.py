@@ -38,10 +38,10 @@ def sharing_lines(catalog: Catalog, page: Page) -> list[Line]:
 
 
 def _shared(catalog: Catalog) -> list[list[TensorEntry]]:
-    """Tensors by storage, where a storage has several."""
+    """Tensors by storage, where a storage has several; a pickled optimizer's own list of parameters does not count."""
     storages: dict[tuple[str, str], list[TensorEntry]] = {}
     for entry in catalog.tensors:
-        if entry.storage:
+        if entry.storage and "param_groups" not in entry.keys:
             storages.setdefault((entry.span.file if entry.span else "", entry.storage), []).append(entry)
     return [group for group in storages.values() if len(group) > 1]
 
