@@ -271,8 +271,8 @@ def test_keys_of_one_hash_are_refused_before_they_cost_time():
     keys = b"".join(pickle.dumps(prime * i, 2)[2:-1] + b"K\x01" for i in range(1, 5000))
     with pytest.raises(HostileFile, match="one hash"):
         read(b"\x80\x02}(" + keys + b"u.")
-    few = b"".join(pickle.dumps(prime * i, 2)[2:-1] + b"K\x01" for i in range(1, 20))
-    assert len(read(b"\x80\x02}(" + few + b"u.")) == 19
+    few = b"".join(pickle.dumps(prime * i, 2)[2:-1] + b"K\x01" for i in range(1, 10))
+    assert len(read(b"\x80\x02}(" + few + b"u.")) == 9
 
 
 def test_one_odd_key_in_very_many_dicts_is_no_attack():

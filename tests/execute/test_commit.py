@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import resource
 import signal
 import stat
 import subprocess
@@ -320,6 +319,8 @@ def test_a_file_that_outgrows_its_limit_leaves_the_old_one(tmp_path):
     path = tmp_path / "run.pt"
     assert child(path, "never", "o").stdout == "published\n"
     before = path.read_bytes()
+
+    import resource
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, 4_000_000))

@@ -116,7 +116,7 @@ def test_large_host_tensors_need_no_buffer():
     make.tensor(make.storage(bytes(SMALL)), "uint8", (SMALL,))
     (piece,) = jobs_of(make, 1 << 20)
     assert isinstance(piece, Piece)
-    assert piece.into.memory is not None
+    assert piece.into.memory() is not None
 
 
 def test_unchecked_gaps_are_not_read():

@@ -246,11 +246,11 @@ def test_a_sink_that_fails_names_its_slot(threads):
 
 
 def test_a_sink_with_the_wrong_memory_is_refused():
-    """Memory of another length than the slot's is a defect of the sink, met before anything is read."""
+    """Memory of another length than the slot's is a defect of the sink, and named as one."""
     make = FileMaker()
     make.tensor(make.storage(b"1234"), "uint8", (4,))
     make.sinks["t0"].memory = bytearray(5)
-    with pytest.raises(ValueError, match="slot t0 gave 5 bytes of memory for 4"):
+    with pytest.raises(RestoreError, match="t0 could not be filled: .* gave 5 bytes of memory for 4"):
         run(make)
 
 

@@ -31,7 +31,7 @@ def optimizer(*names: str) -> TargetOptimizer:
 
 
 def told(names: str, *modules: Planned, parts: tuple[Part, ...] = ()) -> FileModel:
-    catalog = Catalog("run.pt", "torch-zip", "plain", 0, (), parts, (), ())
+    catalog = Catalog("run.pt", "torch-zip", "plain", (), parts, (), ())
     return file_model(catalog, optimizer(*names.split()), modules)
 
 

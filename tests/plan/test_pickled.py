@@ -28,7 +28,7 @@ def module(parameters: dict[str, Any], buffers: dict[str, Any] | None = None, **
 
 
 def catalog(tree: Any, *parts: Part, names: tuple[str, ...] = tuple(OBJECT_ROLES)) -> Catalog:
-    return Catalog("run.pt", "torch-zip", "plain", 0, (), parts, names, (), tree=tree)
+    return Catalog("run.pt", "torch-zip", "plain", (), parts, names, (), tree=tree)
 
 
 def part(role: str, node: Any) -> Part:

@@ -26,7 +26,7 @@ def entry(key: str, role: str, *keys: Any) -> TensorEntry:
 
 
 def catalog(storages: list[Storage], entries: list[TensorEntry], parts: tuple[Part, ...] = ()) -> Catalog:
-    return Catalog("run.pt", "torch-zip", "plain", 0, tuple(entries), parts, (), (), storages=tuple(storages))
+    return Catalog("run.pt", "torch-zip", "plain", tuple(entries), parts, (), (), storages=tuple(storages))
 
 
 def placed(role: str, stored: str, wish: Wish) -> str:

@@ -29,7 +29,8 @@ _KNOWN: Final = frozenset(RULES) | frozenset(CONSTANTS) | STORAGES
 _SHOWN: Final = 12
 _SHARED: Final = 8
 _LARGE: Final = 4096
-_MIN_VISITS: Final = 10_000
+_MIN_VISITS: Final = 100_000
+_MAX_VISITS: Final = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Contents:
 def assemble(reader: Reader, contents: Contents) -> Catalog:
     """The Catalog of one file. Raises CorruptFile naming every tensor whose data is absent or out of bounds."""
     calls = dangerous_calls(call for reading in contents.readings for call in reading.calls)
-    budget = _MIN_VISITS + 2 * contents.structure
+    budget = min(_MIN_VISITS + contents.structure, _MAX_VISITS)
     walked = walk(contents.tree, budget=budget, wanted={id(call) for call in calls}, path=reader.path)
     _check(reader.path, walked.tensors, contents.faults)
     entries = _entries(walked.tensors)

@@ -27,16 +27,19 @@ def waves_of(copies: Iterable[Copy]) -> list[list[Copy]]:
     A copy that repeats its predecessor (both names of a tied weight) is dropped.
     """
     waves: list[list[Copy]] = [[]]
-    last: dict[str, tuple[int, Copy]] = {}
+    last: dict[str, Copy] = {}
+    depth: dict[str, int] = {}
     for copy in copies:
         memory = copy.slot.alias or copy.slot.id
-        wave, before = last.get(memory, (-1, None))
-        if before is not None and _meaning(before) == _meaning(copy):
-            continue
-        last[memory] = (wave + 1, copy)
-        if wave + 1 == len(waves):
-            waves.append([])
-        waves[wave + 1].append(copy)
+        before = last.setdefault(memory, copy)
+        if before is not copy:
+            if _meaning(before) == _meaning(copy):
+                continue
+            last[memory] = copy
+            depth[memory] = depth.get(memory, 0) + 1
+            if depth[memory] == len(waves):
+                waves.append([])
+        waves[depth.get(memory, 0)].append(copy)
     return waves
 
 
@@ -76,7 +79,7 @@ def refuse_cut_short(blocks: Iterable[Block], open_span: OpenSpan) -> None:
     """Raise CorruptFile for storages that reach past the end of their file."""
     sizes = {file: open_span(file).size for file in {block.span.file for block in blocks}}
     faults = [
-        Fault(block.storage, block.span, tuple(block.paths), block.storage.crc32, None)
+        Fault(block.storage, block.span, block.places, block.storage.crc32, None)
         for block in blocks
         if block.span.end > sizes[block.span.file]
     ]

@@ -87,16 +87,17 @@ class Reading:
         block, into = piece.block, piece.into
         nbytes = piece.end - piece.start
         reader = self._open_span(block.span.file)
-        if into is None or into.memory is None:
+        memory = into.memory() if into is not None else None
+        if into is None or memory is None:
             data = buffer[:nbytes]
         else:
-            data = into.memory[piece.start - into.start : piece.end - into.start]
+            data = memory[piece.start - into.start : piece.end - into.start]
             self.touched.add(into.slot)
         crc = self._fill(reader, block.span.offset + piece.start, data, checked=piece.counted)
         for run in piece.runs:
-            self._deliver(run, piece.start, data)
+            self._take(run, piece.start, data)
         for scatter, window in piece.windows:
-            self._scatter(scatter, window, data)
+            self._accept(scatter, window, data)
         if piece.counted:
             self._count(piece, crc)
         if not piece.again:
@@ -133,21 +134,20 @@ class Reading:
             self._hold(piece.block, total)
 
     def _deliver_whole(self, block: Block, data: memoryview) -> None:
-        for run in block.runs:
-            self._deliver(run, 0, data)
-        for scatter in block.scatters:
-            self._scatter(scatter, scatter.window, data)
+        for taker in block.takers:
+            if isinstance(taker, Run):
+                self._take(taker, 0, data)
+            else:
+                self._accept(taker, taker.window, data)
 
-    def _deliver(self, run: Run, start: int, data: memoryview) -> None:
-        """Give `run` its part of `data`, which begins at byte `start` of the storage."""
-        first, last = max(start, run.start), min(start + len(data), run.end)
+    def _take(self, run: Run, start: int, data: memoryview) -> None:
         self.touched.add(run.slot)
         try:
-            run.take(first - run.start, data[first - start : last - start])
+            run.take(start, data)
         except Exception as error:
             raise _failure(run.slot, error) from error
 
-    def _scatter(self, scatter: Scatter, window: Window, data: memoryview) -> None:
+    def _accept(self, scatter: Scatter, window: Window, data: memoryview) -> None:
         self.touched.add(scatter.slot)
         try:
             scatter.sink.accept(window, data)

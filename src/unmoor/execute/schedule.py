@@ -35,41 +35,65 @@ GAP: Final = 4 << 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Bytes `start` to `end` of a storage, laid out in the file as in the slot. `memory` is None on a device."""
+    """Bytes `start` to `end` of a storage, laid out in the file as in the slot. `place` is what to call the tensor."""
 
-    start: int
-    end: int
+    place: str
     slot: str
     sink: Sink
-    memory: memoryview | None
+    start: int
+    end: int
 
-    def take(self, offset: int, data: memoryview) -> None:
-        """Store `data` at byte `offset` of the slot."""
-        if self.memory is None:
-            self.sink.put(offset, data)
+    def memory(self) -> memoryview | None:
+        """The slot's memory where the host can see it. Asked for when needed: a view for each tensor adds up."""
+        memory = self.sink.direct(self.end - self.start)
+        if memory is not None and memory.nbytes != self.end - self.start:
+            raise ValueError(f"the sink gave {memory.nbytes} bytes of memory for {self.end - self.start}")
+        return memory
+
+    def take(self, start: int, data: memoryview) -> None:
+        """Store what is this run's of `data`, which begins at byte `start` of the storage."""
+        first, last = max(start, self.start), min(start + len(data), self.end)
+        part, memory = data[first - start : last - start], self.memory()
+        if memory is None:
+            self.sink.put(first - self.start, part)
         else:
-            self.memory[offset : offset + len(data)] = data
+            memory[first - self.start : last - self.start] = part
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scatter:
     """Elements of a storage that the slot holds in another order, dtype or byte order."""
 
-    window: Window
-    itemsize: int
+    place: str
     slot: str
     sink: Sink
+    window: Window
+    itemsize: int
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One storage and all that wants its bytes. `paths` are the tensors on it, for people."""
+    """One storage and all that wants its bytes. `names` are the tensors on it where nothing wants them."""
 
     storage: Storage
     span: Span
-    paths: list[str] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    scatters: list[Scatter] = field(default_factory=list)
+    takers: list[Run | Scatter] = field(default_factory=list)
+    names: Sequence[str] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The tensors on this storage, for people."""
+        return (*self.names, *(taker.place for taker in self.takers))
+
+    @property
+    def runs(self) -> list[Run]:
+        """What is laid out in the file as in its slot."""
+        return [taker for taker in self.takers if isinstance(taker, Run)]
+
+    @property
+    def scatters(self) -> list[Scatter]:
+        """What is not."""
+        return [taker for taker in self.takers if isinstance(taker, Scatter)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,8 +137,7 @@ def blocks_of(copies: Iterable[Copy], sinks: Mapping[str, Sink]) -> list[Block]:
         block = blocks.get(id(storage))
         if block is None:
             block = blocks[id(storage)] = Block(storage, storage.span)
-        block.paths.append(place_of(copy))
-        _add(block, copy, sinks[copy.slot.id])
+        block.takers.append(_taker(copy, storage.byteorder, sinks[copy.slot.id]))
     return sorted(blocks.values(), key=lambda block: (block.span.file, block.span.offset))
 
 
@@ -123,19 +146,15 @@ def place_of(copy: Copy) -> str:
     return copy.path or copy.name or copy.slot.id
 
 
-def _add(block: Block, copy: Copy, sink: Sink) -> None:
-    node, slot = copy.node, copy.slot
+def _taker(copy: Copy, byteorder: str, sink: Sink) -> Run | Scatter:
+    node, place, slot = copy.node, place_of(copy), copy.slot.id
     itemsize = dtype_bytes(node.dtype)
-    if _as_stored(copy, block.storage.byteorder, itemsize):
-        start, nbytes = node.offset * itemsize, node.numel * itemsize
-        memory = sink.direct(nbytes)
-        if memory is not None and memory.nbytes != nbytes:
-            raise ValueError(f"the sink of slot {slot.id} gave {memory.nbytes} bytes of memory for {nbytes}")
-        block.runs.append(Run(start, start + nbytes, slot.id, sink, memory))
-        return
+    if _as_stored(copy, byteorder, itemsize):
+        start = node.offset * itemsize
+        return Run(place, slot, sink, start, start + node.numel * itemsize)
     zeros = (0,) * len(node.shape)
-    window = Window(zeros, node.shape, node.stride, node.offset, node.dtype, block.storage.byteorder, node.bits)
-    block.scatters.append(Scatter(window, itemsize, slot.id, sink))
+    window = Window(zeros, node.shape, node.stride, node.offset, node.dtype, byteorder, node.bits)
+    return Scatter(place, slot, sink, window, itemsize)
 
 
 def _as_stored(copy: Copy, byteorder: str, itemsize: int) -> bool:
@@ -170,8 +189,9 @@ def schedule(blocks: Sequence[Block], *, buffer_bytes: int, checked: bool) -> li
 
 
 def _read_whole(block: Block) -> bool:
-    small = block.span.nbytes < SMALL
-    return small or bool(block.scatters) or any(run.memory is None for run in block.runs)
+    if block.span.nbytes < SMALL:
+        return True
+    return any(isinstance(taker, Scatter) or taker.memory() is None for taker in block.takers)
 
 
 def _together(near: list[Block], block: Block, limit: int) -> bool:
@@ -235,7 +255,7 @@ def _plain(block: Block, segments: Iterable[_Segment], *, limit: int, checked: b
     """Long segments that are wanted in host memory go there; others share the buffer."""
     near: list[_Segment] = []
     for segment in segments:
-        into = next((run for run in segment.runs if run.memory is not None), None)
+        into = next((run for run in segment.runs if run.memory() is not None), None)
         if into is not None and segment.end - segment.start >= min(SMALL, limit):
             yield from _shared(block, near, checked=checked)
             others = tuple(run for run in segment.runs if run is not into)

@@ -81,9 +81,10 @@ def stream(
                 touched=touched,
             )
             crew.run(jobs, reading.read, threads=threads, buffer_bytes=buffer_bytes)
-    meter.advance(stored_bytes(copies, verify=verify) - meter.total)
-    vouched = sum(verify != "none" and block.storage.crc32 is not None for block in blocks)
     nbytes = sum(block.span.nbytes for block in blocks)
+    total = sum(block.span.nbytes for wave in waves for block in wave) + (nbytes if verify == "first" else 0)
+    meter.advance(total - meter.total)
+    vouched = sum(verify != "none" and block.storage.crc32 is not None for block in blocks)
     return Streamed(nbytes, time.perf_counter() - begin, vouched, len(blocks) - vouched)
 
 
@@ -102,7 +103,7 @@ def _check_first(
     blocks: Sequence[Block], *, open_span: OpenSpan, buffer_bytes: int, threads: int, meter: crew.Meter
 ) -> None:
     faults = check(
-        [(block.storage, block.paths) for block in blocks],
+        [(block.storage, block.places) for block in blocks],
         open_span=open_span,
         buffer_bytes=buffer_bytes,
         threads=threads,

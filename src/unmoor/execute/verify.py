@@ -58,7 +58,7 @@ def check(
         if storage.span.end > open_span(storage.span.file).size:
             faults.append(Fault(storage, storage.span, tuple(paths), storage.crc32, None))
         elif storage.crc32 is not None:
-            blocks.append(Block(storage, storage.span, list(paths)))
+            blocks.append(Block(storage, storage.span, names=paths))
     blocks.sort(key=lambda block: (block.span.file, block.span.offset))
     jobs = schedule(blocks, buffer_bytes=crew.share(buffer_bytes, threads), checked=True)
 
@@ -74,7 +74,7 @@ def check(
 
 def fault_of(block: Block, crc: int) -> Fault:
     """The fault of a storage whose bytes have the checksum `crc`."""
-    return Fault(block.storage, block.span, tuple(block.paths), block.storage.crc32, crc)
+    return Fault(block.storage, block.span, block.places, block.storage.crc32, crc)
 
 
 def corrupt(faults: Sequence[Fault], path: str) -> CorruptFile:

@@ -111,11 +111,11 @@ class Catalog:
     path: str
     format: str
     dialect: str
-    size: int
     tensors: tuple[TensorEntry, ...]
     parts: tuple[Part, ...]
     globals: tuple[str, ...]
     findings: tuple[Finding, ...]
+    size: int = 0
     storages: tuple[Storage, ...] = ()
     tree: Any = field(default=None, repr=False)
     manifest: Mapping[str, Any] | None = field(default=None, repr=False)

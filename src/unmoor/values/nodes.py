@@ -155,6 +155,20 @@ class Opaque:
         more = ["..."] if len(words) > _SHOWN else []
         return f"<{self.name}({', '.join([*words[:_SHOWN], *more])}), not built>"
 
+    def to_json(self) -> dict[str, Any]:
+        """The stand-in as plain JSON values: what is no plain value itself is told in words."""
+        return {
+            "name": self.name,
+            "how": self.how,
+            "args": [_short(value) for value in self.args],
+            "kwargs": {key: _short(value) for key, value in (self.kwargs or {}).items()},
+            "state": {str(k): _short(v) for k, v in self.state.items()}
+            if isinstance(self.state, dict)
+            else _short(self.state),
+            "items": [_short(value) for value in self.items],
+            "entries": [[_short(key), _short(value)] for key, value in self.entries],
+        }
+
 
 _SHOWN: Final = 6
 _LONG: Final = 60

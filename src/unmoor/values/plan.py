@@ -115,20 +115,20 @@ class Plan:
     same live memory (tied weights) and must be proved equal before anything moves.
     """
 
-    path: str
     steps: tuple[Step, ...] = ()
-    restored: tuple[str, ...] = ()
     renamed: tuple[Change, ...] = ()
     moved: tuple[Change, ...] = ()
     cast: tuple[Change, ...] = ()
-    options: tuple[Change, ...] = ()
-    kept: tuple[Change, ...] = ()
     fresh: tuple[Change, ...] = ()
     missing: tuple[Change, ...] = ()
     unexpected: tuple[Change, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    path: str = ""
+    restored: tuple[str, ...] = ()
+    options: tuple[Change, ...] = ()
+    kept: tuple[Change, ...] = ()
     not_restored: tuple[Change, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
-    findings: tuple[Finding, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     twins: tuple[tuple[Copy, Copy], ...] = ()
     text: str = field(default="", repr=False)

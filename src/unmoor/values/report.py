@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .finding import Finding
-from .plan import Change, Plan
+from .plan import Change, Plan, Step
 
 __all__ = ["Receipt", "Report"]
 
@@ -43,6 +43,11 @@ class Report:
         return self.plan.restored
 
     @property
+    def steps(self) -> tuple[Step, ...]:
+        """What was done, step by step."""
+        return self.plan.steps
+
+    @property
     def renamed(self) -> tuple[Change, ...]:
         """Names that differ between the file and the live run."""
         return self.plan.renamed
@@ -56,6 +61,21 @@ class Report:
     def cast(self) -> tuple[Change, ...]:
         """Tensors whose dtype differs between the file and the live run."""
         return self.plan.cast
+
+    @property
+    def fresh(self) -> tuple[Change, ...]:
+        """Live things left as they are because the file holds nothing for them."""
+        return self.plan.fresh
+
+    @property
+    def missing(self) -> tuple[Change, ...]:
+        """Live tensors that the file lacks, let through by policy."""
+        return self.plan.missing
+
+    @property
+    def unexpected(self) -> tuple[Change, ...]:
+        """Saved tensors that nothing took."""
+        return self.plan.unexpected
 
     @property
     def not_restored(self) -> tuple[Change, ...]:
