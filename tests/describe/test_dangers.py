@@ -14,9 +14,9 @@ import torch
 
 from tests.describe.makers import Call, dumps, pickled, save
 from tests.hostile.make_hostile import W, checkpoint
-from unmoor.describe.dangers import danger_of
 from unmoor.describe.file import describe_file
 from unmoor.values.catalog import Catalog
+from unmoor.values.dangers import danger_of
 from unmoor.values.finding import Finding
 
 CALLS = {

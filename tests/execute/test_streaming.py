@@ -250,7 +250,7 @@ def test_a_sink_with_the_wrong_memory_is_refused():
     make = FileMaker()
     make.tensor(make.storage(b"1234"), "uint8", (4,))
     make.sinks["t0"].memory = bytearray(5)
-    with pytest.raises(RestoreError, match="t0 could not be filled: .* gave 5 bytes of memory for 4"):
+    with pytest.raises(RestoreError, match=r"t0 could not be filled: .* gave 5 bytes of memory for 4"):
         run(make)
 
 

@@ -1,6 +1,6 @@
-"""Which functions a checkpoint has no business naming, and what a pickle would run if it were loaded without care.
+"""What a pickle would run if it were loaded without care, as findings.
 
-One table. Nothing here imports or calls what it judges; inner pickles are read by the same inert reader.
+Nothing here imports or calls what it judges; inner pickles are read by the same inert reader.
 """
 
 from __future__ import annotations
@@ -8,45 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
+from unmoor.values.dangers import PICKLES, danger_of
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Opaque
 from unmoor.values.text import count, listing
 
-__all__ = ["Scan", "danger_of", "dangerous_calls", "find_dangers", "find_foreign"]
+__all__ = ["Scan", "dangerous_calls", "find_dangers", "find_foreign"]
 
 Scan = Callable[[bytes], "tuple[Collection[str], list[Opaque]] | None"]
 """Reads an inner pickle inertly: the names it holds and the calls it would make, None where it cannot be read."""
 
-_RUNS: Final = frozenset(
-    {f"builtins.{name}" for name in ("eval", "exec", "execfile", "compile", "__import__", "apply", "open", "input",
-                                     "breakpoint", "delattr", "setattr", "globals", "vars")}
-    | {f"types.{name}" for name in ("CodeType", "FunctionType", "LambdaType")}
-    | {f"torch.{name}" for name in ("load", "serialization.load", "jit.load", "jit._serialization.load",
-                                    "utils.model_zoo.load_url")}
-    | {f"numpy.{name}" for name in ("load", "fromfile", "memmap", "lib.npyio.load", "lib._npyio_impl.load")}
-    | {f"{module}.{name}" for module in ("io", "_io", "_pyio", "codecs") for name in ("open", "open_code", "FileIO")}
-    | {f"{module}.{name}" for module in ("pickle", "_pickle") for name in ("load", "loads", "Unpickler")}
-    | {"logging.config.dictConfig", "pandas.read_pickle", "pandas.io.pickle.read_pickle", "joblib.load",
-       "joblib.numpy_pickle.load", "cProfile.run", "profile.run", "timeit.timeit", "timeit.repeat"}
-)  # fmt: skip
-_MODULES: Final = frozenset(
-    """
-        os posix nt subprocess _posixsubprocess commands popen2 pty pexpect shutil importlib imp runpy pkgutil
-        zipimport code codeop bdb pdb trace doctest socket _socket ssl ctypes _ctypes cffi webbrowser dill _dill
-        cloudpickle marshal shelve pip ensurepip setuptools distutils multiprocessing threading _thread asyncio sys
-        site fileinput ftplib http urllib urllib2 httplib requests aiohttp smtplib telnetlib xmlrpc venv idlelib
-        antigravity torch.hub torch.utils.cpp_extension torch.distributed.rpc torch._inductor.codecache
-        numpy.testing numpy.f2py numpy.distutils
-        """.split()
-)
-_HARMLESS: Final = frozenset(
-    {"os.PathLike", "urllib.parse.ParseResult", "urllib.parse.SplitResult", "sys.float_info", "sys.version_info"}
-)
-_SUSPICIOUS: Final = frozenset(
-    {"builtins.getattr", "builtins.map", "builtins.filter", "functools.reduce", "operator.attrgetter", "operator.call",
-     "operator.methodcaller", "itertools.starmap", "types.MethodType"}
-)  # fmt: skip
-_PICKLES: Final = frozenset({"pickle.loads", "_pickle.loads", "dill.loads", "dill._dill.loads", "cloudpickle.loads"})
 _KNOWN: Final = frozenset(
     {"datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta", "datetime.timezone",
      "decimal.Decimal", "fractions.Fraction", "uuid.UUID", "argparse.Namespace", "types.SimpleNamespace",
@@ -59,24 +30,6 @@ _LONG: Final = 200
 _SHOWN: Final = 4
 _MAX_FINDINGS: Final = 50
 _MAX_NESTED: Final = 3
-
-
-def danger_of(name: str) -> str:
-    """How grave it is that a checkpoint names `name`: danger, warning, or "" for nothing.
-
-    >>> danger_of("posix.system"), danger_of("builtins.getattr"), danger_of("torch.Size")
-    ('danger', 'warning', '')
-    """
-    if name in _HARMLESS:
-        return ""
-    at = name.find(".")
-    while at > 0:
-        if name[:at] in _MODULES or name[:at] in _RUNS:
-            return "danger"
-        at = name.find(".", at + 1)
-    if name in _RUNS:
-        return "danger"
-    return "warning" if name in _SUSPICIOUS else ""
 
 
 def dangerous_calls(calls: Iterable[Opaque]) -> list[Opaque]:
@@ -120,7 +73,7 @@ def _code(grade: str) -> str:
 
 def _inner(call: Opaque, scan: Scan, depth: int) -> str:
     """What a pickle inside the pickle would run."""
-    if call.name not in _PICKLES or not call.args or type(call.args[0]) not in (bytes, bytearray):
+    if call.name not in PICKLES or not call.args or type(call.args[0]) not in (bytes, bytearray):
         return ""
     read = scan(bytes(call.args[0])) if depth < _MAX_NESTED else None
     if read is None:

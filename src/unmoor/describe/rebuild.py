@@ -66,19 +66,20 @@ def storage_dtype(kind: Any) -> str | None:
 
 def storage_parts(m: Machine, pid: Any, fields: int) -> tuple[str, str, str, int]:
     """dtype, key, device tag and number of elements of a persistent id ("storage", class, key, tag, number, ...)."""
-    if type(pid) is not tuple or len(pid) != fields or _word(pid[0]) != "storage":
+    if type(pid) is not tuple or len(pid) != fields or pid[0] not in ("storage", b"storage"):
         raise m.corrupt("holds a persistent id that is no storage")
-    dtype, key, tag, numel = storage_dtype(pid[1]), _word(pid[2]), _word(pid[3]), pid[4]
-    if not dtype or key is None or tag is None or type(numel) is not int or not 0 <= numel < _LIMIT:
+    _, kind, key, tag, numel, *_ = pid
+    dtype = storage_dtype(kind)
+    if dtype is None or type(numel) is not int or not 0 <= numel < _LIMIT:
         raise m.corrupt("holds a persistent id whose parts are none")
-    return dtype, key, tag, numel
+    return dtype, key if type(key) is str else _word(m, key), tag if type(tag) is str else _word(m, tag), numel
 
 
-def _word(value: Any) -> str | None:
-    """Text, also where Python 2 wrote it as bytes."""
-    if type(value) is str:
-        return value
-    return value.decode("ascii", "replace") if type(value) is bytes else None
+def _word(m: Machine, value: Any) -> str:
+    """Text that Python 2 wrote as bytes."""
+    if type(value) is not bytes:
+        raise m.corrupt("holds a persistent id whose parts are none")
+    return value.decode("ascii", "replace")
 
 
 def _tuple(m: Machine, value: Any, what: str) -> tuple[Any, ...]:

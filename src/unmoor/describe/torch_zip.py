@@ -108,20 +108,21 @@ class _Source:
         known = self.storages.get(name)
         if known is None:
             machine.charge(6)
-            self.storages[name] = known = self._make(name, f"{self.folder}/{key}", dtype, nbytes, tag)
+            known = self._make(name, key, dtype, nbytes, tag)
         elif known.nbytes != nbytes:
             raise machine.corrupt(f"gives storage {key} two sizes, {known.nbytes:,} and {nbytes:,} bytes")
         return known
 
-    def _make(self, key: str, name: str, dtype: str, nbytes: int, tag: str) -> Storage:
-        record = self.records.get(self.prefix + name)
-        if record is None:
-            if tag != "meta":
-                self.faults[key] = f"its record {name} is missing from the archive"
-            return Storage(key, dtype, nbytes, tag, None, None, self.byteorder)
-        if record.nbytes != nbytes:
-            self.faults[key] = f"its record {name} has {record.nbytes:,} bytes, the pickle says {nbytes:,}"
-        return Storage(key, dtype, nbytes, tag, record.span, record.crc32, self.byteorder)
+    def _make(self, name: str, key: str, dtype: str, nbytes: int, tag: str) -> Storage:
+        record = self.records.get(f"{self.prefix}{self.folder}/{key}")
+        span, crc32 = (record.span, record.crc32) if record is not None else (None, None)
+        if record is None and tag != "meta":
+            self.faults[name] = f"its record {self.folder}/{key} is missing from the archive"
+        elif record is not None and record.nbytes != nbytes:
+            what = f"has {record.nbytes:,} bytes, the pickle says {nbytes:,}"
+            self.faults[name] = f"its record {self.folder}/{key} {what}"
+        self.storages[name] = storage = Storage(name, dtype, nbytes, tag, span, crc32, self.byteorder)
+        return storage
 
     def _byteorder(self) -> str:
         record = self.records.get(self.prefix + "byteorder")

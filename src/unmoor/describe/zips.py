@@ -106,9 +106,7 @@ def read_archive(reader: Reader) -> Archive:
     """
     end = read_end(reader)
     faults = _Faults(reader.path)
-    entries = _read_directory(reader, end, faults)
-    faults.check()
-    records = _locate(reader, entries, faults)
+    records = _locate(reader, _directory(reader, end, faults), faults)
     faults.check()
     _check_overlap(records, end.offset, faults)
     by_name = {record.name: record for record in records}
@@ -166,7 +164,7 @@ class _Entry(NamedTuple):
     header: int
 
 
-def _read_directory(reader: Reader, end: End, faults: _Faults) -> list[_Entry]:
+def _directory(reader: Reader, end: End, faults: _Faults) -> Iterator[_Entry]:
     if end.offset + end.size > end.start:
         raise CorruptFile(
             f"{reader.path} is a damaged zip: its central directory (bytes {end.offset:,} to "
@@ -186,17 +184,15 @@ def _read_directory(reader: Reader, end: End, faults: _Faults) -> list[_Entry]:
             f"{reader.path} is a damaged zip: {end.entries:,} records do not fit in a directory of {end.size:,} bytes",
             path=reader.path,
         )
-    raw = read(reader, end.offset, end.size)
-    entries, at = [], 0
+    raw, at = read(reader, end.offset, end.size), 0
     for number in range(end.entries):
         entry, at = _central(raw, at) if at + _CENTRAL.size <= len(raw) else (None, at)
         if entry is None:
             faults.add(f"record {number:,} of {end.entries:,} is missing from the central directory")
-            break
-        entries.append(entry)
-    if at < end.size and not faults.count:
+            return
+        yield entry
+    if at < end.size:
         faults.add(f"{end.size - at:,} bytes of the central directory belong to no record")
-    return entries
 
 
 def _central(raw: bytes, at: int) -> tuple[_Entry | None, int]:
@@ -232,15 +228,16 @@ class _Headers:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.page = memoryview(bytearray(_LOCAL.size + _SHORT))
+        self.page = bytearray(_LOCAL.size + _SHORT)
         self.start = self.stop = 0
 
-    def at(self, header: int, length: int) -> memoryview:
+    def at(self, header: int, length: int) -> bytearray:
         """`length` bytes from `header`, which the file is known to hold."""
         if not self.start <= header <= header + length <= self.stop:
             self.start, self.stop = header, min(header + max(_PAGE, length), self.reader.size)
-            read_into(self.reader, header, self.page[: self.stop - header])
-        return self.page[header - self.start : header - self.start + length]
+            read_into(self.reader, header, memoryview(self.page)[: self.stop - header])
+        start = header - self.start
+        return self.page[start : start + length]
 
 
 def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:
@@ -270,7 +267,7 @@ def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[
     return records
 
 
-def _contradiction(entry: _Entry, fields: Sequence[int], name: memoryview) -> str:
+def _contradiction(entry: _Entry, fields: Sequence[int], name: bytearray) -> str:
     """How a local header contradicts its entry in the directory; "" where it does not."""
     signature, _, flags, method, _, _, crc32, stored, nbytes, length, _ = fields
     if signature != _LOCAL_SIGNATURE:
@@ -279,19 +276,18 @@ def _contradiction(entry: _Entry, fields: Sequence[int], name: memoryview) -> st
         return "its two headers differ in name"
     if method != entry.method or (flags ^ entry.flags) & _ENCRYPTED:
         return "its two headers differ in how it is compressed"
-    if _sizes_differ(flags, (crc32, stored, nbytes), (entry.crc32, entry.stored, entry.nbytes)):
+    if (crc32 or stored or nbytes or not flags & _DESCRIPTOR) and _sizes_differ(entry, flags, crc32, stored, nbytes):
         return "its two headers differ in size or checksum"
     if method == _STORED and entry.stored != entry.nbytes:
         return f"stored as it is, and yet {entry.stored:,} bytes stand for {entry.nbytes:,}"
     return ""
 
 
-def _sizes_differ(flags: int, local: tuple[int, int, int], central: tuple[int, int, int]) -> bool:
+def _sizes_differ(entry: _Entry, flags: int, crc32: int, stored: int, nbytes: int) -> bool:
     """Whether a local header that claims sizes contradicts the directory; a stream leaves 0 or ZIP64's mark."""
-    if flags & _DESCRIPTOR and not any(local):
-        return False
     unknown = (0, _LONG) if flags & _DESCRIPTOR else (_LONG,)
-    return any(mine not in (*unknown, other) for mine, other in zip(local, central, strict=True))
+    pairs = ((crc32, entry.crc32), (stored, entry.stored), (nbytes, entry.nbytes))
+    return any(mine not in (*unknown, theirs) for mine, theirs in pairs)
 
 
 def _refuse(path: str, entry: _Entry) -> NoReturn:
