@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -150,6 +151,20 @@ def test_describing_changes_no_global_state(tmp_path):
     describe_file(path)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (torch.get_default_dtype(), set(sys.modules)) == before[1:]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(enabled, tmp_path):
+    """Whether a file is described or refused, the collector runs afterwards where it ran before."""
+    good = save({"w": torch.ones(1)}, tmp_path / "good.pt")
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        for path in (good, HERE / "flood.pt"):
+            outcome(path)
+            assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_the_file_is_closed_again(tmp_path):

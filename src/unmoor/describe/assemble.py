@@ -21,6 +21,7 @@ from .dangers import dangerous_calls, find_dangers, find_foreign
 from .dialects import dialect_of
 from .reading import Reading, Scanner
 from .rebuild import CONSTANTS, RULES, STORAGES
+from .recorded import with_recorded_roles
 from .walk import Found, Seen, Walked, walk
 
 __all__ = ["Contents", "assemble"]
@@ -65,13 +66,14 @@ def assemble(reader: Reader, contents: Contents) -> Catalog:
         *_findings(contents, walked, entries),
         *find_foreign(names, _KNOWN),
     ]
+    parts, recorded = with_recorded_roles([_part(found, entries) for found in walked.parts], entries, contents.manifest)
     return Catalog(
         path=reader.path,
         format=contents.format,
         dialect=dialect_of(contents.tree, contents.manifest),
         size=reader.size,
-        tensors=tuple(entries),
-        parts=tuple(_part(found, entries) for found in walked.parts),
+        tensors=recorded,
+        parts=parts,
         globals=names,
         findings=tuple(findings),
         storages=tuple(contents.storages.values()),

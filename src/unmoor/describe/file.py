@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -34,7 +36,22 @@ def describe_file(path: str | os.PathLike[str]) -> Catalog:
     named), HostileFile for files that ask for more than any checkpoint needs, UnsupportedFile for sound files that this
     version cannot read.
     """
-    with open_reader(path) as reader:
+    with open_reader(path) as reader, _collector_paused():
         catalog = _READERS[detect(reader)](reader)
     names = name_finding(catalog.path, catalog.format)
     return replace(catalog, findings=(*catalog.findings, *names)) if names else catalog
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Hold the garbage collector back while a tree is built, which else costs half the time.
+
+    A tree of a million live values holds no garbage. The collector runs again afterwards where it ran before.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

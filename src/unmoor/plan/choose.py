@@ -186,7 +186,7 @@ def _chosen_by_caller(catalog: Catalog, target: AnyTarget, place: Any) -> Choice
         )
     part = _part_at(catalog, keys, target)
     wanted = _kind(target)
-    if wanted and part.role != wanted and part.kind != "object":
+    if wanted and part.role != wanted and part.kind not in ("object", "state_dict"):
         return Choice(
             None, fault=Fault("kind", target.label, f"at= says {part.path!r}, which holds {describe_part(part)}", "")
         )

@@ -1,0 +1,50 @@
+"""The roles that a file's own manifest records, in the place of those that structure tells.
+
+A manifest is a claim: it renames the role of what stands at a key path, never what stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from unmoor.values.catalog import Part, TensorEntry
+from unmoor.values.roles import ROLES
+
+__all__ = ["with_recorded_roles"]
+
+
+def with_recorded_roles(
+    parts: Sequence[Part], entries: Sequence[TensorEntry], manifest: Mapping[str, Any] | None
+) -> tuple[tuple[Part, ...], tuple[TensorEntry, ...]]:
+    """Parts and tensors with the role words under which they were saved."""
+    roles = _roles(manifest)
+    if not roles:
+        return tuple(parts), tuple(entries)
+    found = tuple(_part(part, roles.get(part.keys)) for part in parts)
+    lengths = sorted({len(keys) for keys in roles})
+    return found, tuple(_entry(entry, roles, lengths) for entry in entries)
+
+
+def _roles(manifest: Mapping[str, Any] | None) -> dict[tuple[Any, ...], str]:
+    """Key path -> role word, of those that the role table knows; anything malformed counts for nothing."""
+    recorded = (manifest or {}).get("roles")
+    roles: dict[tuple[Any, ...], str] = {}
+    for entry in recorded.values() if isinstance(recorded, Mapping) else ():
+        keys, role = (entry.get("keys"), entry.get("role")) if isinstance(entry, Mapping) else (None, None)
+        if isinstance(keys, list) and all(isinstance(key, str | int) for key in keys) and role in ROLES:
+            roles[tuple(keys)] = role
+    return roles
+
+
+def _part(part: Part, role: str | None) -> Part:
+    return part if role is None or role == part.role or role == "rng" else replace(part, role=role)
+
+
+def _entry(entry: TensorEntry, roles: Mapping[tuple[Any, ...], str], lengths: Sequence[int]) -> TensorEntry:
+    for length in lengths:
+        role = roles.get(entry.keys[:length])
+        if role is not None:
+            return entry if role == entry.role else replace(entry, role=role)
+    return entry
