@@ -291,8 +291,10 @@ def test_the_later_copy_wins():
     make = FileMaker()
     make.tensor(make.storage(b"1234"), "uint8", (4,))
     make.tensor(make.storage(b"5678"), "uint8", (4,), alias="t0")
-    run(make, threads=2)
+    calls = []
+    run(make, threads=2, verify="first", progress=calls.append)
     assert bytes(make.sinks["t0"].memory) == b"5678"
+    assert sum(calls) == stored_bytes(make.copies, verify="first") == 16
 
 
 def test_nothing_to_copy_is_nothing_read():

@@ -167,7 +167,7 @@ def _part(found: Found, entries: Sequence[TensorEntry]) -> Part:
 
 
 def _findings(contents: Contents, walked: Walked, entries: Sequence[TensorEntry]) -> list[Finding]:
-    findings = [*_large_storages(contents.storages, entries), *_without_data(entries)]
+    findings = [*_large_storages(entries), *_without_data(entries)]
     notes: dict[tuple[str, str], int] = {}
     for reading in contents.readings:
         for note, times in reading.notes.items():
@@ -188,19 +188,22 @@ def _without_data(entries: Iterable[TensorEntry]) -> list[Finding]:
     return [Finding("no-data", "warning", empty[0].path, message, "save after the module has been materialised")]
 
 
-def _large_storages(storages: Mapping[str, Storage], entries: Iterable[TensorEntry]) -> list[Finding]:
+def _large_storages(entries: Iterable[TensorEntry]) -> list[Finding]:
     """Views that drag a storage into the file of which they use less than half."""
-    windows: dict[str, list[TensorEntry]] = {}
+    windows: dict[str, tuple[Storage, list[TensorEntry]]] = {}
+    filled: set[str] = set()
     for entry in entries:
-        if entry.storage and storages[entry.storage].nbytes >= _LARGE:
-            windows.setdefault(entry.storage, []).append(entry)
-    findings = []
-    for key, group in windows.items():
-        storage = storages[key]
-        if sum(entry.nbytes for entry in group) * 2 > storage.nbytes:
+        storage = entry.node.storage if entry.node is not None else None
+        if storage is None or storage.nbytes < _LARGE:
             continue
+        if entry.nbytes * 2 > storage.nbytes:
+            filled.add(entry.storage)
+        else:
+            windows.setdefault(entry.storage, (storage, []))[1].append(entry)
+    findings = []
+    for key, (storage, group) in windows.items():
         used = _used(group)
-        if used * 2 <= storage.nbytes:
+        if key not in filled and used * 2 <= storage.nbytes:
             findings.append(_large(storage, group, used))
     return findings
 

@@ -1,0 +1,1 @@
+"""Carries plans out: bytes moved between files and live memory, within a memory budget. Decides nothing."""
