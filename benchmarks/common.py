@@ -91,12 +91,27 @@ def in_turn(module: str, ways: Sequence[str], path: str, nbytes: int, rounds: in
     for turn in range(rounds + 1):
         for way in ways:
             command = [sys.executable, "-W", "ignore", "-m", module, "--child", way, path, str(nbytes)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
             if done.returncode:
                 raise SystemExit(f"{way} failed:\n{done.stderr}")
             if turn:  # the first round warms caches
                 figures[way].append(json.loads(done.stdout.splitlines()[-1]))
     return figures
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment, with bytecode kept as on any user's machine."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def warmed(way: Callable[[str, int], dict[str, float]]) -> Callable[[str, int], dict[str, float]]:
+    """The same way, after once doing it with a tiny file: what is imported on first use is imported for everyone."""
+
+    def run(path: str, nbytes: int) -> dict[str, float]:
+        way(f"{path}/tiny", 1)
+        return way(path, nbytes)
+
+    return run
 
 
 def median(figures: list[dict[str, float]], name: str) -> float:
@@ -106,6 +121,17 @@ def median(figures: list[dict[str, float]], name: str) -> float:
 def spread(figures: list[dict[str, float]], name: str) -> str:
     values = [row[name] for row in figures]
     return f"{min(values):.2f}..{max(values):.2f}"
+
+
+def compare(verb: str, found: dict[str, list[dict[str, float]]], peer: str, floor: str) -> str:
+    """The figures of every way as a table of ratios to the peer and to the floor."""
+    rows = [(verb, "seconds", "spread", f"of {peer}", "of the floor", "extra memory")]
+    for way, figures in found.items():
+        seconds = median(figures, "seconds")
+        ratios = [f"{seconds / median(found[other], 'seconds'):.2f}" for other in (peer, floor)]
+        extra = f"{median(figures, 'extra'):.0f} MiB"
+        rows.append((way, f"{seconds:.2f}", spread(figures, "seconds"), *ratios, extra))
+    return table(rows)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

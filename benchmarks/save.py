@@ -12,6 +12,7 @@ import ctypes
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 import torch
 
@@ -79,32 +80,17 @@ WAYS = {
 
 
 def main() -> None:
-    if common.child_main(WAYS):
+    if common.child_main({name: common.warmed(way) for name, way in WAYS.items()}):
         return
     asked = common.options(sys.argv[1:], gb=1.5, rounds=5, folder="/dev/shm", fsync="no")
     os.environ["BENCH_FSYNC"] = asked["fsync"]
     nbytes = int(asked["gb"] * 1e9)
     with tempfile.TemporaryDirectory(dir=asked["folder"]) as folder:
+        Path(f"{folder}/tiny").mkdir()
         found = common.in_turn("benchmarks.save", list(WAYS), folder, nbytes, asked["rounds"])
-    base = common.median(found["torch.save"], "seconds")
-    least = common.median(found["floor: bare write, 1 thread"], "seconds")
-    rows = [("save", "seconds", "spread", "of torch.save", "of the floor", "extra memory")]
-    for way, figures in found.items():
-        seconds = common.median(figures, "seconds")
-        extra = f"{common.median(figures, 'extra'):.0f} MiB"
-        rows.append(
-            (
-                way,
-                f"{seconds:.2f}",
-                common.spread(figures, "seconds"),
-                f"{seconds / base:.2f}",
-                f"{seconds / least:.2f}",
-                extra,
-            )
-        )
     where = f"{asked['folder']}, fsync {asked['fsync']}"
     print(f"{nbytes / 1e9:.2f} GB in {where}, {asked['rounds']} rounds, medians, torch {torch.__version__}\n")
-    print(common.table(rows))
+    print(common.compare("save", found, "torch.save", "floor: bare write, 1 thread"))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,6 @@ from torch import serialization
 from unmoor.describe.file import describe_file
 from unmoor.errors import FileError
 from unmoor.values.catalog import Catalog, TensorEntry
-from unmoor.values.nodes import Opaque
 
 Tag = str | Callable[[torch.UntypedStorage], str]
 
@@ -137,15 +135,3 @@ def tensors_in(tree: Any) -> int:
 def dumps(value: Any, protocol: int = 2) -> bytes:
     """A pickle of `value`."""
     return pickle.dumps(value, protocol)
-
-
-def zip_bytes(tree: Any) -> bytes:
-    """torch.save into memory."""
-    buffer = io.BytesIO()
-    torch.save(tree, buffer)
-    return buffer.getvalue()
-
-
-def names_of(opaque: Any) -> str:
-    """The class of an opaque value; "" for any other value."""
-    return opaque.name if isinstance(opaque, Opaque) else ""

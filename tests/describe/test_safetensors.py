@@ -29,10 +29,7 @@ def fresh(dtype: str) -> torch.Tensor:
 def test_every_dtype_is_described_as_the_library_loads_it(dtype, tmp_path):
     """Shape, dtype, order and bytes of every dtype that safetensors writes."""
     path = tmp_path / "f.safetensors"
-    try:
-        save_file({"b.weight": fresh(dtype), "a": torch.ones(1), "empty": torch.ones(0, 3)}, path, {"format": "pt"})
-    except (KeyError, SafetensorError) as refusal:
-        pytest.skip(f"this safetensors does not write {dtype}: {refusal}")
+    save_file({"b.weight": fresh(dtype), "a": torch.ones(1), "empty": torch.ones(0, 3)}, path, {"format": "pt"})
     catalog, loaded, data = describe_file(path), load_file(path), path.read_bytes()
     assert {e.path for e in catalog.tensors} == set(loaded)
     for e in catalog.tensors:

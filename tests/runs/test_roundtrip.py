@@ -317,7 +317,7 @@ def test_plan_shows_the_effect_and_touches_nothing(tmp_path):
     other = start(seed=3)
     before, drawn = state(other), draws()
     made = unmoor.plan(tmp_path / "a.pt", **other.roles)
-    assert made.restored == ("model", "scheduler", "optimizer", "rng")
+    assert made.restored == ("model", "optimizer", "scheduler", "rng")
     assert "would restore" in str(made)
     assert equal(state(other), before)
     assert draws() == drawn

@@ -2,7 +2,7 @@
 
 Names are looked up in a table, never imported or called: what the table knows becomes plain values and nodes,
 everything else an `Opaque`. Every creation is charged to a budget and every dict key is looked at before it is hashed.
-Must not know torch; must not know opcodes, which live in `pickles`.
+Must not know torch, nor opcodes, which live in `opcodes`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Opaque, TensorNode
 from unmoor.values.plan import Change, Copy, MoveModule, Plan, Step
+from unmoor.values.roles import ROLES
 from unmoor.values.target import Slot, Target, TargetModule, TargetObject, TargetOptimizer
 from unmoor.values.text import columns, format_bytes
 
@@ -271,7 +272,7 @@ def _finish(catalog: Catalog, policy: Policy, draft: _Draft, extra: Mapping[str,
     made = Plan(
         path=catalog.path,
         steps=tuple(steps),
-        restored=tuple(draft.restored),
+        restored=tuple(sorted(draft.restored, key=_order_of)),
         moved=tuple(_moved(draft.copies)),
         cast=tuple(_cast(draft.copies)),
         notes=tuple(draft.notes),
@@ -280,6 +281,13 @@ def _finish(catalog: Catalog, policy: Policy, draft: _Draft, extra: Mapping[str,
         twins=tuple(draft.twins),
     )
     return replace(made, **changes)
+
+
+def _order_of(label: str) -> int:
+    """Roles in the order of the table, which ends with rng; other keywords stand before that."""
+    words = list(ROLES)
+    role = key_of(label)[0]
+    return words.index(role) if role in ROLES else len(words) - 1
 
 
 def _moved(copies: Sequence[Copy]) -> list[Change]:

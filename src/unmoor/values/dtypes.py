@@ -43,7 +43,7 @@ _ROWS: Final = (
     DType("uint16", 2, "unsigned", 16, 0, "", "U16", "u2"),
     DType("uint8", 1, "unsigned", 8, 0, "ByteStorage", "U8", "u1"),
     DType("bool", 1, "bool", 1, 0, "BoolStorage", "BOOL", "b1"),
-    DType("complex128", 16, "complex", 52, 11, "ComplexDoubleStorage", "C128", "c16"),
+    DType("complex128", 16, "complex", 52, 11, "ComplexDoubleStorage", "", "c16"),
     DType("complex64", 8, "complex", 23, 8, "ComplexFloatStorage", "C64", "c8"),
     DType("complex32", 4, "complex", 10, 5, "", "", ""),
     DType("float8_e4m3fn", 1, "float8", 3, 4, "", "F8_E4M3", ""),
