@@ -20,7 +20,7 @@ LAYERS = {
     **{stage: {"errors", "filing", "values", stage} for stage in STAGES},
     "distributed": {"errors", "filing", "values", "describe", "plan", "execute", "live", "distributed"},
     "wiring": {"errors", "filing", "values", "version", *STAGES, "wiring"},
-    "api": {"errors", "values", *STAGES, "wiring"},
+    "api": {"errors", "filing", "values", *STAGES, "wiring"},
     "demo": {"errors", "values", "api", "live", "report"},
     "cli": {"errors", "values", "report", "api", "demo", "version"},
     "__main__": {"cli"},

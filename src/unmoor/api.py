@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .errors import ArgumentConflict, UsageError
+from .filing import path_text
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +127,7 @@ def plan(path: PathLike, **arguments: Any) -> Plan:
 
     bound = inspect.signature(restore).bind(path, **arguments)
     bound.apply_defaults()
-    return prepare(os.fspath(path), _asked(bound.arguments))[0]
+    return prepare(path_text(path), _asked(bound.arguments))[0]
 
 
 def restore(
@@ -196,7 +197,7 @@ def restore(
     from .wiring.restoring import carry_out, prepare
 
     begin = time.perf_counter()
-    made, handles = prepare(os.fspath(path), _asked(locals()))
+    made, handles = prepare(path_text(path), _asked(locals()))
     return carry_out(
         made, handles, verify=verify, buffer_bytes=buffer_bytes, threads=THREADS, progress=progress, begin=begin
     )
@@ -222,9 +223,9 @@ def _asked(arguments: Mapping[str, Any]) -> Asked:
 
 def load(
     path: PathLike,
+    map_location: Any = None,
     *,
     model_device: Any = None,
-    map_location: Any = None,
     trust: Any = None,
     verify: Verify = "stream",
     buffer_bytes: int = BUFFER_BYTES,

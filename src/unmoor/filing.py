@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-from .errors import CorruptFile, NotACheckpoint
+from .errors import CorruptFile, NotACheckpoint, UsageError
 
-__all__ = ["HAS_PREADV", "Reader", "SeekReader", "VectorReader", "open_reader"]
+__all__ = ["HAS_PREADV", "Reader", "SeekReader", "VectorReader", "open_reader", "path_text"]
 
 HAS_PREADV: Final = hasattr(os, "preadv")
 
@@ -80,10 +80,20 @@ def read(reader: Reader, offset: int, nbytes: int) -> bytes:
     return bytes(buffer)
 
 
+def path_text(path: object) -> str:
+    """A path as text. Raises UsageError for anything that is no path, an open file among them."""
+    if isinstance(path, str | bytes | os.PathLike):
+        return os.fsdecode(path)
+    raise UsageError(
+        f"a path was due, and a {type(path).__module__}.{type(path).__qualname__} was given",
+        remedy="Files are read and written by position: pass the path itself, not an open file or a buffer.",
+    )
+
+
 @contextmanager
 def open_reader(path: str | os.PathLike[str], *, portable: bool = not HAS_PREADV) -> Iterator[Reader]:
     """Open a regular file for positional reads. Raises NotACheckpoint for folders, sockets, pipes and devices."""
-    text = os.fspath(path)
+    text = path_text(path)
     try:
         kind = os.stat(text).st_mode
     except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 
@@ -204,3 +205,16 @@ def test_all_faults_stand_in_one_error(tmp_path):
     for part in ("4 faults", "0.bias", "head.weight", "saved 2x2, live 8x8", "Adam-like", "SGD", "nothing was changed"):
         assert part in text
     assert equal(state(other), before)
+
+
+@pytest.mark.parametrize("verb", ["restore", "load", "describe", "plan", "save"])
+def test_an_open_file_in_the_place_of_a_path_is_named(verb):
+    """A buffer or an open file is no path, and the error says so; bytes and path objects are."""
+    with pytest.raises(unmoor.UsageError, match=r"a path was due, and a _io\.BytesIO was given"):
+        getattr(unmoor, verb)(io.BytesIO())
+
+
+def test_load_takes_map_location_by_position_as_torch_does(tmp_path):
+    """unmoor.load(path, "cpu") means what torch.load(path, "cpu") means; bytes paths work as well."""
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pt")
+    assert torch.equal(unmoor.load(os.fsencode(tmp_path / "a.pt"), "cpu")["w"], torch.ones(2))

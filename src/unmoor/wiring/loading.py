@@ -9,7 +9,7 @@ from typing import Any
 from unmoor.describe import describe_file
 from unmoor.errors import TrustError, UnsupportedFile
 from unmoor.execute.streaming import Verify, stream
-from unmoor.filing import open_reader, read
+from unmoor.filing import open_reader, path_text, read
 from unmoor.live import devices
 from unmoor.live.loading import LiveStorages
 from unmoor.live.trees import Realizer
@@ -37,6 +37,7 @@ def load_tree(
     """The tree of a file, placed by role."""
     device = devices.resolve(model_device)
     mapping, call = devices.read_map_location(map_location)
+    path = path_text(path)
     catalog = describe_file(path)
     trusted = None if trust is None else trusted_names(trust, catalog.globals)
     wish = Wish(None if device is None else devices.tag(device), mapping, by_call=call is not None)

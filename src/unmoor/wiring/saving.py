@@ -16,6 +16,7 @@ from unmoor.describe import describe_file
 from unmoor.errors import SaveError
 from unmoor.execute.archive import Record, torch_records, torch_trailer, write_archive
 from unmoor.execute.commit import publish
+from unmoor.filing import path_text
 from unmoor.live.content import TORCH_VERSION, Content
 from unmoor.live.pickling import pickle_tree
 from unmoor.report.restore import receipt_text
@@ -43,7 +44,7 @@ def write_content(
     begin = time.perf_counter()
     pickled, blobs = pickle_tree(content.tree, content.tensors.values())
     records = torch_records(pickled, [(key, blob.nbytes, blob) for key, blob in blobs.items()])
-    target = os.fspath(path)
+    target = path_text(path)
 
     def check(temporary: str) -> None:
         _hold_against(describe_file(temporary), content, target)
