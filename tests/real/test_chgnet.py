@@ -64,7 +64,7 @@ def test_restores_every_value_where_the_live_objects_are(device: str, saved: Any
     """Parameters, Adam's state, options and scheduler are the file's, bit for bit, each on the device of its role."""
     run = build(device)
     report = unmoor.restore(PUBLISHED, **run.objects())
-    assert report.restored == ("model", "scheduler", "optimizer")
+    assert report.restored == ("model", "optimizer", "scheduler")
     state = run.model.state_dict()
     assert list(state) == list(saved["model"]["state_dict"])
     for name, value in saved["model"]["state_dict"].items():
@@ -103,7 +103,7 @@ def test_a_plan_touches_nothing(device: str) -> None:
     run = build(device)
     before = chgnet_run.on_cpu({name: item.state_dict() for name, item in run.objects().items()})
     made = unmoor.plan(PUBLISHED, **run.objects())
-    assert made.restored == ("model", "scheduler", "optimizer")
+    assert made.restored == ("model", "optimizer", "scheduler")
     after = chgnet_run.on_cpu({name: item.state_dict() for name, item in run.objects().items()})
     assert not list(differences(before, after))
 

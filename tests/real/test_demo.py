@@ -24,7 +24,7 @@ def test_the_demo_resumes_a_published_run_and_proves_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "A published training run: CHGNet 0.3.0, 390 tensors on cuda:7, 127 tensors on cpu"
-    assert any(line.startswith("restored model, scheduler, optimizer from ") for line in lines)
+    assert any(line.startswith("restored model, optimizer, scheduler from ") for line in lines)
     assert not [line for line in lines if "initialized with" in line or "Warning" in line]
     proof = r"5 of 5, bit for bit \(loss 0\.\d+, 136 parameters, 381 optimizer tensors, scheduler\)"
     assert re.fullmatch(f"resumed steps equal the uninterrupted ones: {proof}", lines[-1])
