@@ -8,7 +8,7 @@ from torch import nn
 
 import unmoor
 
-from .training import equal, network, start, state
+from .training import equal, network, on_cpu, start, state
 
 
 def parts(run):
@@ -137,3 +137,48 @@ def test_keys_are_found_inside_the_words_of_a_path(tmp_path):
     unmoor.restore(tmp_path / "a.pt", optimizer={"disc": new_disc.optimizer, "gen": new_gen.optimizer})
     assert equal(state(gen)["optimizer"], state(new_gen)["optimizer"])
     assert equal(state(disc)["optimizer"], state(new_disc)["optimizer"])
+
+
+def test_modules_with_hooks_of_their_own_are_moved_and_restored(sim, tmp_path):
+    """A module that loads through hooks (the older spectral norm) follows model_device, and so does its optimizer."""
+
+    def build(seed):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        return model, optimizer
+
+    def train(model, optimizer, device):
+        for step in range(2):
+            data = torch.randn(8, 4, generator=torch.Generator().manual_seed(step)).to(device)
+            optimizer.zero_grad()
+            model(data).pow(2).mean().backward()
+            optimizer.step()
+
+    model, optimizer = build(1)
+    train(model, optimizer, "cpu")
+    unmoor.save(tmp_path / "a.pt", model=model, optimizer=optimizer)
+    other, adam = build(2)
+    unmoor.restore(tmp_path / "a.pt", model=other, optimizer=adam, model_device="sim:1")
+    assert {p.device for p in other.parameters()} == {torch.device("sim:1")}
+    assert {v.device for s in adam.state.values() for k, v in s.items() if k != "step"} == {torch.device("sim:1")}
+    assert equal(on_cpu(dict(other.state_dict())), on_cpu(dict(model.state_dict())))
+    train(other, adam, "sim:1")
+
+
+def test_a_model_that_the_file_lacks_is_moved_with_its_optimizer(sim, tmp_path):
+    """model_device moves the live model whether or not the file holds one, so that state never waits elsewhere."""
+    run = start().train(1)
+    torch.save({"optimizer": run.optimizer.state_dict()}, tmp_path / "a.pt")
+    other = start(seed=3)
+    unmoor.restore(tmp_path / "a.pt", model=other.model, optimizer=other.optimizer, model_device="sim:0")
+    assert {p.device for p in other.model.parameters()} == {torch.device("sim:0")}
+    other.train(1)
+
+
+@pytest.mark.parametrize("rng", ["all", 3, None])
+def test_other_words_for_rng_are_refused(tmp_path, rng):
+    """rng= takes True, False, "exact" or a dict; anything else is named."""
+    unmoor.save(tmp_path / "a.pt", model=network())
+    with pytest.raises(unmoor.UsageError, match="rng="):
+        unmoor.restore(tmp_path / "a.pt", model=network(), rng=rng)

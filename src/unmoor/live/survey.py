@@ -162,6 +162,8 @@ def _parameters(
         if isinstance(item, nn.Module):
             for name, tensor in state_tensors(item).tensors.items():
                 names.setdefault(id(tensor), name if label == "model" else f"{label}:{name}")
+                if device is not None and label.partition("[")[0] in MOVED_ROLES:
+                    moves[id(tensor)] = device
     return names, moves
 
 

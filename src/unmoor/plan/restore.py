@@ -83,7 +83,7 @@ def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
     _raise_faults(catalog, draft)
     extra = _add_extra(catalog, policy, draft)
     _tell_left_over(catalog, draft)
-    return _finish(catalog, policy, draft, extra)
+    return _finish(catalog, target, policy, draft, extra)
 
 
 def _pick(catalog: Catalog, target: AnyTarget, run: Target, policy: Policy, draft: _Draft) -> Part | None:
@@ -264,9 +264,11 @@ def _is_in_object(tree: Any, keys: tuple[Any, ...]) -> bool:
     return False
 
 
-def _finish(catalog: Catalog, policy: Policy, draft: _Draft, extra: Mapping[str, Any]) -> Plan:
+def _finish(catalog: Catalog, target: Target, policy: Policy, draft: _Draft, extra: Mapping[str, Any]) -> Plan:
     if policy.device is not None:
-        draft.moves += [MoveModule(m.label, policy.device) for m, _, _ in draft.modules.values()]
+        everyone: list[TargetModule | TargetObject] = [*target.modules, *target.objects]
+        moved = [item.label for item in everyone if item.role in ROLES and ROLES[item.role].placement == "device"]
+        draft.moves += [MoveModule(label, policy.device) for label in moved]
     changes: dict[str, Any] = {name: tuple(found) for name, found in draft.changes.items()}
     steps: list[Step] = [*draft.moves, *draft.copies, *draft.loads, *draft.optimizers, *draft.rng]
     made = Plan(

@@ -62,6 +62,8 @@ def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
         if value not in CHOICES[mode]:
             choices = ", ".join(map(repr, CHOICES[mode]))
             raise UsageError(f"{mode}={value!r} is none of {choices}")
+    if not isinstance(asked.rng, Mapping) and asked.rng not in (True, False, "exact"):
+        raise UsageError(f"rng={asked.rng!r} is none of True, False, 'exact' and a dict of generators")
     generators = asked.rng if isinstance(asked.rng, Mapping) else {}
     device = devices.resolve(asked.model_device)
     mapping, _ = devices.read_map_location(asked.map_location)
