@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import socket
+import zipfile
 
 import pytest
 import torch
@@ -218,3 +219,16 @@ def test_load_takes_map_location_by_position_as_torch_does(tmp_path):
     """unmoor.load(path, "cpu") means what torch.load(path, "cpu") means; bytes paths work as well."""
     torch.save({"w": torch.ones(2)}, tmp_path / "a.pt")
     assert torch.equal(unmoor.load(os.fsencode(tmp_path / "a.pt"), "cpu")["w"], torch.ones(2))
+
+
+@pytest.mark.parametrize("verb", ["load", "restore"])
+def test_compressed_data_is_refused_by_name(tmp_path, verb):
+    """An archive that someone zipped with compression is an error that names its tensors, never empty tensors."""
+    torch.save({"model": {"big.weight": torch.zeros(500)}}, tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as old, zipfile.ZipFile(tmp_path / "b.pt", "w") as new:
+        for item in old.infolist():
+            new.writestr(item.filename, old.read(item), zipfile.ZIP_DEFLATED)
+    live = {"big.weight": torch.ones(500)}
+    with pytest.raises(unmoor.UnmoorError, match=r"big\.weight"):
+        getattr(unmoor, verb)(tmp_path / "b.pt", **({"model": live} if verb == "restore" else {}))
+    assert torch.equal(live["big.weight"], torch.ones(500))
