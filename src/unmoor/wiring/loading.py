@@ -17,9 +17,8 @@ from unmoor.live.trusted import Unpickler, trusted_names
 from unmoor.plan.choose import array_nodes
 from unmoor.plan.placement import Wish, place_storages
 from unmoor.values.catalog import Catalog
-from unmoor.values.text import count, listing
 
-from .spans import open_spans
+from .spans import open_spans, refuse_compressed
 
 __all__ = ["load_tree"]
 
@@ -40,7 +39,7 @@ def load_tree(
     mapping, call = devices.read_map_location(map_location)
     path = path_text(path)
     catalog = describe_file(path)
-    _refuse_without_data(catalog)
+    refuse_compressed(catalog.path, [(entry.path, entry.node) for entry in catalog.tensors])
     trusted = None if trust is None else trusted_names(trust, catalog.globals)
     wish = Wish(None if device is None else devices.tag(device), mapping, by_call=call is not None)
     storages = LiveStorages(catalog.storages, place_storages(catalog, wish, devices.available()))
@@ -60,18 +59,6 @@ def load_tree(
     if trusted is not None:
         return _unpickle(catalog, storages, trusted)
     return Realizer(tensor=storages.tensor, arrays=array_nodes(catalog))(catalog.tree)
-
-
-def _refuse_without_data(catalog: Catalog) -> None:
-    """Tensors whose bytes do not lie in the file as they are would come back empty: an error, never in silence."""
-    lost = {storage.key for storage in catalog.storages if storage.span is None and storage.nbytes}
-    names = [entry.path for entry in catalog.tensors if entry.storage in lost]
-    if names:
-        raise UnsupportedFile(
-            f"{catalog.path} holds the data of {count(len(names), 'tensor')} compressed: {listing(names)}",
-            remedy="Unpack the archive and zip it again without compression (zip -0 -r).",
-            path=catalog.path,
-        )
 
 
 def _names(catalog: Catalog) -> dict[str, str]:

@@ -27,7 +27,7 @@ from unmoor.values.report import Report
 
 from .checking import check_all
 from .neighbours import with_neighbours
-from .spans import open_spans
+from .spans import open_spans, refuse_compressed
 
 __all__ = ["Asked", "carry_out", "check_devices", "prepare"]
 
@@ -81,6 +81,7 @@ def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
         made = plan_restore(catalog, target, policy)
     except KindError as error:
         raise with_neighbours(error, path) from None
+    refuse_compressed(catalog.path, [(step.path, step.node) for step in made.copies()])
     return replace(made, text=plan_text(made)), handles
 
 
