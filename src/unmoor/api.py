@@ -56,7 +56,7 @@ def device_fallback() -> torch.device:
 
 def save(
     path: PathLike,
-    tree: Any = None,
+    tree: Any = ...,
     /,
     *,
     model: Any = None,
@@ -88,6 +88,7 @@ def save(
 
     >>> unmoor.save("run/step_1000.pt", model=model, optimizer=optimizer, step=1000)  # doctest: +SKIP
     """
+    _check_buffer(buffer_bytes)
     from .live import content as contents
     from .wiring.saving import write_content
 
@@ -101,7 +102,7 @@ def save(
         ema=ema,
         loader=loader,
     )
-    if tree is not None:
+    if tree is not ...:
         if roles or extra:
             raise UsageError(
                 f"save was given a tree and {', '.join([*roles, *extra])} by keyword",
@@ -196,6 +197,7 @@ def restore(
     """
     from .wiring.restoring import carry_out, prepare
 
+    _check_buffer(buffer_bytes)
     begin = time.perf_counter()
     made, handles = prepare(path_text(path), _asked(locals()))
     return carry_out(
@@ -256,6 +258,7 @@ def load(
     from .wiring.restoring import check_devices
 
     check_devices(model_device, map_location)
+    _check_buffer(buffer_bytes)
     _check_torch_arguments(torch_load)
     if verify not in CHOICES["verify"]:
         raise UsageError(f"verify={verify!r} is none of {', '.join(map(repr, CHOICES['verify']))}")
@@ -280,6 +283,13 @@ _TORCH_ARGUMENTS: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "encoding": (("utf-8", None), "Python 2 strings are read as UTF-8, with bytes where that fails."),
 }
 """Arguments of torch.load -> the values that ask for what holds anyway, and what to do otherwise."""
+
+
+def _check_buffer(buffer_bytes: Any) -> None:
+    if not isinstance(buffer_bytes, int) or isinstance(buffer_bytes, bool) or buffer_bytes < 1:
+        raise UsageError(
+            f"buffer_bytes={buffer_bytes!r} is no number of bytes", remedy="Pass a whole number, 1 or more."
+        )
 
 
 def _check_torch_arguments(arguments: Mapping[str, Any]) -> None:

@@ -182,3 +182,36 @@ def test_other_words_for_rng_are_refused(tmp_path, rng):
     unmoor.save(tmp_path / "a.pt", model=network())
     with pytest.raises(unmoor.UsageError, match="rng="):
         unmoor.restore(tmp_path / "a.pt", model=network(), rng=rng)
+
+
+def test_swapped_arguments_are_named_by_save_and_restore(tmp_path):
+    """An optimizer in the model's place, or a model in the optimizer's, is named before anything is read or written."""
+    run = start().train(1)
+    unmoor.save(tmp_path / "a.pt", **run.roles)
+    before = state(run)
+    for verb in (unmoor.restore, unmoor.plan, unmoor.save):
+        with pytest.raises(unmoor.UsageError, match=r"model= was given a torch\.optim\..*takes a module"):
+            verb(tmp_path / "a.pt", model=run.optimizer)
+        with pytest.raises(unmoor.UsageError, match=r"optimizer= was given a torch\.nn\..*takes an optimizer"):
+            verb(tmp_path / "a.pt", optimizer=run.model)
+    assert equal(state(run), before)
+
+
+@pytest.mark.parametrize("size", ["32", 0, -1, 1.5, None, True])
+def test_buffer_that_is_no_number_of_bytes_is_refused(tmp_path, size):
+    """buffer_bytes takes a whole number of bytes, in every verb that has it."""
+    unmoor.save(tmp_path / "a.pt", {"a": 1})
+    for call in (
+        lambda: unmoor.save(tmp_path / "b.pt", {"a": 1}, buffer_bytes=size),
+        lambda: unmoor.load(tmp_path / "a.pt", buffer_bytes=size),
+        lambda: unmoor.restore(tmp_path / "a.pt", buffer_bytes=size),
+    ):
+        with pytest.raises(unmoor.UsageError, match="buffer_bytes="):
+            call()
+
+
+def test_nothing_is_a_tree_too(tmp_path):
+    """unmoor.save(path, None) writes None, as torch.save does."""
+    unmoor.save(tmp_path / "a.pt", None)
+    assert torch.load(tmp_path / "a.pt") is None
+    assert unmoor.load(tmp_path / "a.pt") is None

@@ -24,7 +24,7 @@ from . import rng as rng_streams
 from .devices import tag
 from .modules import is_plain_module, state_tensors
 from .optimizers import find_optimizer
-from .survey import members
+from .survey import members, refuse_swapped
 
 __all__ = ["TORCH_VERSION", "Content", "collect", "plain_tree"]
 
@@ -89,6 +89,7 @@ def collect(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool, ge
     names = _names(roles)
     for role, value in roles.items():
         for label, key, item in members(role, value):
+            refuse_swapped(role, label, item)
             state, facts = _state(role, label, item, names)
             if key is None:
                 tree[role] = state

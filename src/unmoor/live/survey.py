@@ -20,7 +20,7 @@ from . import devices, rng
 from .modules import ModuleView, is_plain_module, slot_of, state_tensors, target_module
 from .optimizers import find_optimizer, live_params, target_optimizer
 
-__all__ = ["MOVED_ROLES", "Handles", "members", "survey"]
+__all__ = ["MOVED_ROLES", "Handles", "members", "refuse_swapped", "survey"]
 
 MOVED_ROLES: Final = tuple(role.name for role in ROLES.values() if role.placement == "device")
 
@@ -65,6 +65,17 @@ def members(role: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
         yield role, None, value
 
 
+def refuse_swapped(role: str, label: str, item: Any) -> None:
+    """Raise UsageError for an optimizer in a module's role, and for a module in the optimizer's."""
+    is_optimizer = isinstance(item, torch.optim.Optimizer)
+    if (is_optimizer and role in MOVED_ROLES) or (isinstance(item, nn.Module) and role == "optimizer"):
+        wanted = "an optimizer" if role == "optimizer" else "a module"
+        raise UsageError(
+            f"{label}= was given a {type(item).__module__}.{type(item).__qualname__}, and takes {wanted}",
+            remedy="Were two arguments swapped? Nothing was read and nothing was changed.",
+        )
+
+
 def _is_tensor_bag(value: Any) -> bool:
     items = value.values() if isinstance(value, Mapping) else value
     return len(value) > 0 and all(isinstance(item, torch.Tensor) for item in items)
@@ -83,6 +94,7 @@ def survey(
     pending: list[tuple[str, Any]] = []
     for role, value in roles.items():
         for label, _, item in members(role, value):
+            refuse_swapped(role, label, item)
             optimizer = find_optimizer(item) if role == "optimizer" or isinstance(item, torch.optim.Optimizer) else None
             if optimizer is not None:
                 pending.append((label, optimizer))
