@@ -21,10 +21,11 @@ LAYERS = {
     "distributed": {"errors", "filing", "values", "describe", "plan", "execute", "live", "distributed"},
     "wiring": {"errors", "filing", "values", "version", *STAGES, "wiring"},
     "api": {"errors", "filing", "values", *STAGES, "wiring"},
+    "carried": {"live"},
     "demo": {"errors", "values", "api", "live", "report"},
     "cli": {"errors", "values", "report", "api", "demo", "version"},
     "__main__": {"cli"},
-    "__init__": {"errors", "values", "api", "version"},
+    "__init__": {"errors", "values", "api", "carried", "version"},
 }
 TORCH_HOMES = {"live", "distributed"}
 TORCH_WIRING = {"saving.py"}

@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import describe, device_fallback, load, plan, restore, save
+    from .api import describe, device_fallback, load, plan, restore, save, snapshot
+    from .carried import gradients, resumable
     from .errors import (
         AmbiguousError,
         ArgumentConflict,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from .version import __version__
 
 _HOMES = {
-    "api": ("describe", "device_fallback", "load", "plan", "restore", "save"),
+    "api": ("describe", "device_fallback", "load", "plan", "restore", "save", "snapshot"),
     "errors": (
         "AmbiguousError",
         "ArgumentConflict",
@@ -61,6 +62,7 @@ _HOMES = {
         "UnsupportedFile",
         "UsageError",
     ),
+    "carried": ("gradients", "resumable"),
     "values.catalog": ("Catalog", "Part", "TensorEntry"),
     "values.finding": ("Finding",),
     "values.nodes": ("Opaque",),
@@ -100,10 +102,13 @@ __all__ = [
     "__version__",
     "describe",
     "device_fallback",
+    "gradients",
     "load",
     "plan",
     "restore",
+    "resumable",
     "save",
+    "snapshot",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .errors import ArgumentConflict, UsageError
@@ -13,13 +13,24 @@ from .filing import path_text
 if TYPE_CHECKING:
     import torch
 
+    from .live.content import Content
+    from .live.snapshots import Snapshot
     from .plan.policy import Rename
     from .values.catalog import Catalog
     from .values.plan import Plan
     from .values.report import Receipt, Report
     from .wiring.restoring import Asked
 
-__all__ = ["BUFFER_BYTES", "describe", "device_fallback", "load", "plan", "restore", "save"]
+__all__ = [
+    "BUFFER_BYTES",
+    "describe",
+    "device_fallback",
+    "load",
+    "plan",
+    "restore",
+    "save",
+    "snapshot",
+]
 
 BUFFER_BYTES: Final = 32 << 20
 """How much memory a save or restore may use beside the live state, in bytes."""
@@ -33,18 +44,20 @@ Verify = Literal["stream", "first", "none"]
 def describe(path: PathLike) -> Catalog:
     """Tell what a checkpoint holds and on which devices, without running anything in it and without torch.
 
-    Reads a torch zip, a legacy torch stream, a TorchScript archive or safetensors, whatever the file is called. Reads
-    no tensor data. The catalog prints itself; `to_json()` gives it to programs.
+    Reads a torch zip, a legacy torch stream or tar, a TorchScript archive or safetensors, whatever the file is called.
+    A folder may be one checkpoint: of torch.distributed.checkpoint, DeepSpeed, accelerate, the HF Trainer,
+    guided-diffusion or hippynn, one checkpoint alone, or files whose contents go together; an index of a state dict in
+    several files stands for them all. Reads no tensor data. The catalog prints itself; `to_json()` is for programs.
 
-    Raises NotACheckpoint for anything else (text, a web page, a folder), CorruptFile for a damaged file, HostileFile
-    for one that asks for more memory, time or depth than any checkpoint needs.
+    Raises NotACheckpoint for anything else (text, a web page, a folder of several checkpoints, listed), CorruptFile
+    for a damaged file, HostileFile for one that asks for more memory, time or depth than any checkpoint needs.
 
     >>> unmoor.describe("run/step_1000.pt").devices()  # doctest: +SKIP
     {'cuda:7': (390, 4718592), 'cpu': (127, 508)}
     """
-    from .describe import describe_file
+    from .describe import describe_path
 
-    return describe_file(path)
+    return describe_path(path)
 
 
 def device_fallback() -> torch.device:
@@ -74,8 +87,9 @@ def save(
 ) -> Receipt:
     """Write a checkpoint: one file, all of it or none of it, that plain torch.load opens with its safe default.
 
-    path: where the file goes. An older file there is replaced only once the new one is complete and on the disk.
-    tree: a tree of tensors and plain values, as for torch.save; then no keyword of a role may be given.
+    path: where the file goes. An older file there is replaced only once the new one is complete and on the disk. A name
+        that ends in .safetensors makes it such a file, which holds the tensors of one model or of a flat mapping.
+    tree: a tree of tensors and plain values, as for torch.save, or a snapshot; then no keyword of a role may be given.
     model, optimizer, scheduler, scaler, loss, metrics, ema, loader: the live objects, each one object or a dict or
         list of them. Objects under any other keyword are saved if they have state_dict, plain values as they are.
     rng: True saves every random number stream of the process; False none; a dict adds generators of your own
@@ -83,13 +97,17 @@ def save(
     buffer_bytes: memory to use beside the live state, in bytes.
     progress: called with the number of bytes written since its last call.
 
+    Gradients are no part of a checkpoint: after an optimizer's step they are of no use. To save in the middle of an
+    accumulation, pass them too: gradients=unmoor.gradients(model).
+
     Raises UsageError, before anything is written, for values that could not be read back without running code;
     SaveError if the disk fails, with the older file intact.
 
     >>> unmoor.save("run/step_1000.pt", model=model, optimizer=optimizer, step=1000)  # doctest: +SKIP
     """
     _check_buffer(buffer_bytes)
-    from .live import content as contents
+    from .live.content import plain_tree
+    from .live.snapshots import Snapshot
     from .wiring.saving import write_content
 
     roles = _given(
@@ -102,19 +120,43 @@ def save(
         ema=ema,
         loader=loader,
     )
-    if tree is not ...:
-        if roles or extra:
-            raise UsageError(
-                f"save was given a tree and {', '.join([*roles, *extra])} by keyword",
-                remedy="Pass either a tree, as to torch.save, or the objects of the run by keyword.",
-            )
-        content = contents.plain_tree(tree)
+    if tree is not ... and (roles or extra):
+        raise UsageError(
+            f"save was given a tree and {', '.join([*roles, *extra])} by keyword",
+            remedy="Pass either a tree, as to torch.save, or the objects of the run by keyword.",
+        )
+    if isinstance(tree, Snapshot):
+        content = tree.content
     else:
-        objects = {key: value for key, value in extra.items() if callable(getattr(value, "state_dict", None))}
-        values = {key: value for key, value in extra.items() if key not in objects}
-        generators = rng if isinstance(rng, Mapping) else {}
-        content = contents.collect({**roles, **objects}, values, rng=rng is not False, generators=generators)
+        content = _content(roles, extra, rng=rng) if tree is ... else plain_tree(tree)
     return write_content(path, content, buffer_bytes=buffer_bytes, threads=THREADS, progress=progress)
+
+
+def snapshot(*, rng: bool | Mapping[str, Any] = True, **objects: Any) -> Snapshot:
+    """Copy a run to the CPU as it is now, to save it later: the best model so far, whatever training does after.
+
+    A state_dict() refers to the live tensors and changes with them; a snapshot does not. It holds what
+    `save(path, ...)` with the same keywords would write now, and `save(path, snapshot)` writes it. Device tags in that
+    file are "cpu".
+
+    Takes the keywords of save, and raises UsageError for what save refuses.
+
+    >>> best = unmoor.snapshot(model=model, optimizer=optimizer, epoch=7)  # doctest: +SKIP
+    >>> unmoor.save("run/best.pt", best)  # doctest: +SKIP
+    """
+    from .live.snapshots import take
+
+    roles = {key: value for key, value in objects.items() if key in _ROLES and value is not None}
+    return take(_content(roles, {key: value for key, value in objects.items() if key not in _ROLES}, rng=rng))
+
+
+def _content(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool | Mapping[str, Any]) -> Content:
+    from .live.content import collect
+
+    objects = {key: value for key, value in extra.items() if callable(getattr(value, "state_dict", None))}
+    values = {key: value for key, value in extra.items() if key not in objects}
+    generators = rng if isinstance(rng, Mapping) else {}
+    return collect({**roles, **objects}, values, rng=rng is not False, generators=generators)
 
 
 def plan(path: PathLike, **arguments: Any) -> Plan:
@@ -152,6 +194,8 @@ def restore(
     cast: str = "exact",
     order: str = "proved",
     rename: Rename = None,
+    only: str | Sequence[str] | None = None,
+    skip: str | Sequence[str] | None = None,
     at: Mapping[str, Any] | None = None,
     verify: Verify = "stream",
     buffer_bytes: int = BUFFER_BYTES,
@@ -164,24 +208,33 @@ def restore(
     that can be known beforehand is checked before anything changes. The report says what was restored, moved, renamed,
     cast, and NOT restored; the file's plain values are in `report.extra`.
 
-    path: a checkpoint of unmoor.save, torch.save or a program built on it.
+    path: a checkpoint of unmoor.save, torch.save or a program built on it: a file, or a folder that is one.
     model, optimizer, scheduler, scaler, loss, metrics, ema, loader: the live objects, each one object or a dict or
         list of them; also under any other keyword. What is not passed is left alone and named in the report.
     rng: True restores every stream that file and process both have; False none; "exact" demands that both have the
-        same ones; a dict adds generators of your own by the names they were saved under.
+        same ones; a dict adds generators of your own by the names they were saved under: all of these must be in the
+        file. In a file of others a name is the key of the state; at={"rng[name]": ...} says where else it stands.
     model_device: where model, loss and EMA are moved first: None (they stay), "auto" (the accelerator if there is
-        one, else the CPU), an index, a tag or a torch.device. Optimizer state goes where its parameter is.
+        one, else the CPU), an index, a tag or a torch.device. Optimizer state goes where its parameter is. A model on
+        the meta device is made there, its parameters the same objects as before.
     map_location: as for torch.load, for tensors among the plain values; everything else goes where the live objects
         are. Not together with model_device.
-    missing: "error" or "fresh": a live tensor that the file lacks. unexpected: "error" or "ignore": a saved tensor
-        that nothing takes. mismatched: "error" or "fresh": one whose shape differs.
-    hyperparameters: "saved" or "live": whose learning rate and other options win. Execution flags (fused, foreach,
-        capturable, differentiable, maximize) are always the live optimizer's.
+    missing: "error" or "fresh": a live tensor, or the optimizer state of one, that the file lacks. unexpected: "error"
+        or "ignore": a saved one that nothing takes. mismatched: "error" or "fresh": one whose shape differs.
+    hyperparameters: "saved" or "live": whose learning rate and other options win, of optimizers and of schedulers: a
+        live schedule is walked to the step at which the file stands. Execution flags (fused, foreach, capturable,
+        differentiable, maximize) are always the live optimizer's.
     cast: "exact" lets only dtype changes through that keep every value; "any" also those that round. Optimizer state
         that had its parameter's dtype follows it to the live one; other state keeps the dtype it was saved in.
     order: "proved", "live" or "file": how optimizer state without names finds its parameters. Where nothing proves
         the order, the report holds a finding `order-not-proved`.
-    rename: saved names to live names: a dict of prefixes or patterns with *, or a callable.
+    rename: saved names to live names, of models and of optimizers: a dict of prefixes or of patterns with *
+        ({"*.attn.*": "*.attention.*"}), or a callable. Two names that become one are an error.
+    only, skip: patterns with *, one or a list, over the live names: what is restored, and what is left alone, with its
+        optimizer state. `encoder.*` speaks of the one module that has such names, `model[gen].encoder.*` of the one
+        with that label, `optimizer.encoder.*` of that optimizer's state alone. A pattern that chooses nothing, or that
+        could be meant in two ways, is an error. Schedulers, scalers and random streams have no names: leave them out
+        by not passing them (rng=False).
     at: where in the file a role stands, if it cannot be told: {"model": "ema.model"}.
     verify: "stream" checks each checksum as the data arrives; "first" reads and checks all data before anything
         changes; "none" checks nothing.
@@ -219,6 +272,8 @@ def _asked(arguments: Mapping[str, Any]) -> Asked:
         map_location=arguments["map_location"],
         modes=modes,
         rename=arguments["rename"],
+        only=arguments["only"],
+        skip=arguments["skip"],
         at=arguments["at"] or {},
     )
 
@@ -239,7 +294,8 @@ def load(
     Objects that would need code to exist come back as inert, printable `Opaque` values; the tensors in them load.
     Random number states are on the CPU whatever is asked. No global state is changed; no tensor looks into the file.
 
-    path: a checkpoint of torch.save, of unmoor.save, or safetensors.
+    path: a checkpoint of torch.save, of unmoor.save, safetensors, or a folder that is one checkpoint: the tree then
+        holds the tree of each of its files under the file's name.
     model_device: None (as stored), "auto" (the accelerator if there is one, else the CPU), an index, a tag or a
         torch.device: models go there, optimizer state beside its parameters, metrics and schedulers to the CPU.
     map_location: as for torch.load: a device, a dict of tags, or a callable. Not together with model_device.
@@ -249,7 +305,8 @@ def load(
     torch_load: arguments of torch.load that ask for what always holds here are taken, the others refused by name.
 
     Raises ArgumentConflict (a TypeError) before a byte is read; DeviceError for stored devices that this machine
-    lacks, naming the call that works; FileError for a file at fault.
+    lacks, naming the call that works; UnsupportedFile for tensors that were saved on the meta device and have no data,
+    unless model_device or map_location asks for that; FileError for a file at fault.
 
     >>> tree = unmoor.load("theirs.pt", model_device="auto")  # doctest: +SKIP
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Final, Protocol
 
 from .errors import CorruptFile, NotACheckpoint, UsageError
 
-__all__ = ["HAS_PREADV", "Reader", "SeekReader", "VectorReader", "open_reader", "path_text"]
+__all__ = ["HAS_PREADV", "InflatingReader", "Reader", "SeekReader", "VectorReader", "open_reader", "path_text"]
 
 HAS_PREADV: Final = hasattr(os, "preadv")
+_PIECE: Final = 1 << 16
 
 
 class Reader(Protocol):
@@ -56,6 +58,69 @@ class SeekReader:
             data = os.read(self.descriptor, len(target))
         target[: len(data)] = data
         return len(data)
+
+
+class InflatingReader:
+    """What `stored` deflated bytes from `offset` of another reader hold: `size` bytes by position.
+
+    Each thread inflates for itself and keeps its place: reading on costs nothing more, reading back begins anew. The
+    memory of each is a piece of 64 KiB and what deflate looks back on.
+    """
+
+    def __init__(self, reader: Reader, offset: int, stored: int, size: int) -> None:
+        self.path, self.size = reader.path, size
+        self._reader, self._offset, self._stored = reader, offset, stored
+        self._own = threading.local()
+
+    def some_into(self, offset: int, target: memoryview) -> int:
+        """Inflate at most len(target) bytes from `offset`."""
+        place = getattr(self._own, "place", None)
+        if place is None or place.at > offset:
+            place = self._own.place = _Inflating(self._reader, self._offset, self._stored)
+        while place.at < offset:
+            self._some(place, offset - place.at)
+        data = self._some(place, len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def _some(self, place: _Inflating, most: int) -> bytes:
+        data = place.some(min(_PIECE, most, self.size - place.at))
+        if data or place.at == self.size:
+            return data
+        raise CorruptFile(
+            f"{self.path}: the {self._stored:,} deflated bytes from byte {self._offset:,} inflate to {place.at:,}, "
+            f"{self.size:,} were due",
+            remedy="The file was damaged after it was written. Copy or download it again.",
+            path=self.path,
+        )
+
+
+class _Inflating:
+    """One pass over deflated bytes; `at` counts what has come out of it."""
+
+    def __init__(self, reader: Reader, offset: int, stored: int) -> None:
+        self.at = 0
+        self._reader, self._next, self._end = reader, offset, offset + stored
+        self._engine = zlib.decompressobj(-zlib.MAX_WBITS)
+
+    def some(self, most: int) -> bytes:
+        """The next bytes, at most `most`; none at the end. Raises CorruptFile for what is no deflated data."""
+        while not self._engine.eof:
+            data = self._engine.unconsumed_tail or read(self._reader, self._next, min(_PIECE, self._end - self._next))
+            if not self._engine.unconsumed_tail:
+                self._next += len(data)
+            try:
+                out = self._engine.decompress(data, most)
+            except zlib.error as fault:
+                raise CorruptFile(
+                    f"{self._reader.path}: data before byte {self._next:,} does not inflate: {fault}",
+                    remedy="The file was damaged after it was written. Copy or download it again.",
+                    path=self._reader.path,
+                ) from None
+            self.at += len(out)
+            if out or not data:
+                return out
+        return b""
 
 
 def read_into(reader: Reader, offset: int, target: memoryview) -> None:

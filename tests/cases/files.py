@@ -15,6 +15,9 @@ import torch
 from torch import nn, serialization
 from torch.optim import Optimizer
 
+SGD: dict[str, Any] = {"make": torch.optim.SGD, "lr": 0.1, "momentum": 0.9}
+"""What `trained` takes for an optimizer that keeps momentum."""
+
 Tag = str | Callable[[tuple[Any, ...]], str | None]
 """One tag for every storage, or a function from the key path of a tensor to its tag (None: as it is)."""
 
@@ -90,6 +93,12 @@ def gpu(keys: tuple[Any, ...]) -> str | None:
 def saved_run(path: Path, model: nn.Module, optimizer: Optimizer, tag: Tag = gpu, **extra: Any) -> Path:
     """The usual checkpoint of others: a dict of state dicts, as torch.save writes it."""
     return save_tagged({"model": model.state_dict(), "optimizer": optimizer.state_dict(), **extra}, path, tag)
+
+
+def saved_names(path: Path, model: nn.Module, rename: Callable[[str], str], **extra: Any) -> Path:
+    """A model's state dict as others write it, each tensor under the name that `rename` gives it."""
+    torch.save({"state_dict": {rename(name): tensor for name, tensor in model.state_dict().items()}, **extra}, path)
+    return path
 
 
 def bits(value: Any) -> Any:

@@ -13,9 +13,7 @@ from torch import nn
 import unmoor
 from unmoor.live.devices import is_available
 
-from .files import bits, gpu, refused, same_bits, save_tagged, saved_run, tiny, train, trained
-
-SGD = {"make": torch.optim.SGD, "lr": 0.1, "momentum": 0.9}
+from .files import SGD, bits, gpu, refused, same_bits, save_tagged, saved_run, tiny, train, trained
 
 
 def _places(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:

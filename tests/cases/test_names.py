@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import unmoor
+from unmoor.values.beside import NAMES
 
-from .files import refused, same_bits, tiny, trained
+from .files import refused, same_bits, saved_names, tiny, train, trained
 
 LENIENT = {"missing": "fresh", "unexpected": "ignore", "mismatched": "fresh"}
 
 
 def _ddp(path: Path, model: nn.Module) -> Path:
-    torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in model.state_dict().items()}}, path)
-    return path
+    return saved_names(path, model, "module.{}".format)
 
 
 def _named(first: str, last: str) -> nn.Sequential:
@@ -192,3 +193,202 @@ def test_refuses_two_values_for_one_tensor(tmp_path: Path) -> None:
     untied = Language(tied=False)
     unmoor.restore(files["diverged"], model=untied)
     assert torch.equal(untied.lm_head.weight, untied.embed.weight + 1)
+
+
+def _compiled(module: nn.Module) -> Any:
+    """As torch.compile wraps it; no compiler is needed for the wrapper."""
+    return torch.compile(module, backend="eager")
+
+
+@pytest.mark.parametrize("saved_compiled", [True, False], ids=["compiled file", "plain file"])
+@pytest.mark.parametrize("live_compiled", [True, False], ids=["compiled model", "plain model"])
+def test_a_compiled_model_and_a_plain_one_are_one(tmp_path: Path, saved_compiled: bool, live_compiled: bool) -> None:
+    """C32: all four tensors go in and out of torch.compile, and what was taken off the names is told."""
+    saved, model = tiny(), tiny(9)
+    torch.save({"model": (_compiled(saved) if saved_compiled else saved).state_dict()}, tmp_path / "a.pt")
+    report = unmoor.restore(tmp_path / "a.pt", model=_compiled(model) if live_compiled else model)
+    assert same_bits(model.state_dict(), saved.state_dict())
+    assert ("4 of 4 names match without '_orig_mod.'" in str(report)) == saved_compiled
+    assert len(report.renamed) == 4 * saved_compiled
+
+
+def test_a_compiled_model_is_saved_under_its_own_names(tmp_path: Path) -> None:
+    """C32: what unmoor writes of a compiled model has the names of the model, for the optimizer too."""
+    model = tiny()
+    optimizer = torch.optim.Adam(_compiled(model).parameters())
+    train(model, optimizer, 1)
+    unmoor.save(tmp_path / "a.pt", model=_compiled(model), optimizer=optimizer)
+    written = torch.load(tmp_path / "a.pt")
+    assert list(written["model"]) == written["optimizer"][NAMES][0] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    tiny(9).load_state_dict(written["model"])
+
+
+class Blocks(nn.Module):
+    """An encoder and two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(3, 4)
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 2)])
+
+
+@pytest.mark.parametrize("live_compiled", [True, False], ids=["compiled parts", "plain parts"])
+def test_compiled_parts_are_seen_in_the_middle_of_names(tmp_path: Path, live_compiled: bool) -> None:
+    """C34: six of six tensors, whichever parts were compiled when it was saved and whichever are now."""
+    saved, model = Blocks(), Blocks()
+    plain = {name: tensor.clone() for name, tensor in saved.state_dict().items()}
+    saved.encoder, saved.blocks[1] = _compiled(saved.encoder), _compiled(saved.blocks[1])
+    torch.save(saved.state_dict(), tmp_path / "sub.pt")
+    if live_compiled:
+        model.blocks[0] = _compiled(model.blocks[0])
+    report = unmoor.restore(tmp_path / "sub.pt", model=model)
+    assert [tensor.tolist() for tensor in model.parameters()] == [tensor.tolist() for tensor in plain.values()]
+    assert {(c.before, c.after) for c in report.renamed} == {
+        (f"{part}._orig_mod.{kind}", f"{part}.{kind}")
+        for part in ("encoder", "blocks.1")
+        for kind in ("weight", "bias")
+    }
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.Linear(3, 3)
+        self.mlp = nn.Linear(3, 3)
+
+
+class Layers(nn.Module):
+    """Two layers of two matrices: eight names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer.mlp(layer.attn(x))
+        return x
+
+
+def _nested(model: Layers) -> Layers:
+    model.layers[0] = checkpoint_wrapper(_compiled(model.layers[0]))
+    model.layers[1] = _compiled(checkpoint_wrapper(model.layers[1]))
+    return model
+
+
+def _raw(name: str) -> str:
+    """A name with the wrappers of FSDP and activation checkpointing in either order."""
+    name = name.replace("layers.0.", "layers.0._fsdp_wrapped_module._checkpoint_wrapped_module.")
+    return name.replace("layers.1.attn", "layers.1._checkpoint_wrapped_module._fsdp_wrapped_module.attn")
+
+
+@pytest.mark.parametrize("before", ["", "module.", "net.model.", "_orig_mod.module.", "net._orig_mod."], ids=repr)
+def test_wrappers_in_either_order_inside_names_are_taken_off(tmp_path: Path, before: str) -> None:
+    """C35: eight of eight tensors from names with wrappers anywhere in them, under any prefix."""
+    saved, model = Layers(), Layers()
+    path = saved_names(tmp_path / "raw.pt", saved, lambda name: before + _raw(name))
+    unmoor.restore(path, model=model)
+    assert same_bits(model.state_dict(), saved.state_dict())
+
+
+@pytest.mark.parametrize("live", [lambda m: m, _nested], ids=["bare", "wrapped"])
+@pytest.mark.parametrize("writer", ["unmoor.save", "torch.save"])
+def test_model_and_optimizer_names_are_the_same_from_every_nesting(tmp_path: Path, writer: str, live: Any) -> None:
+    """C35: AC(compile) and compile(AC) leave no trace; the optimizer's own names are read as the model's are."""
+    inner = Layers()
+    model = _nested(inner)
+    optimizer = torch.optim.Adam(model.named_parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.5)
+    optimizer.step()
+    roles = {"model": model, "optimizer": optimizer}
+    if writer == "unmoor.save":
+        unmoor.save(tmp_path / "a.pt", **roles)
+        names = [f"layers.{i}.{part}.{kind}" for i in (0, 1) for part in ("attn", "mlp") for kind in ("weight", "bias")]
+        assert list(torch.load(tmp_path / "a.pt")["model"]) == names
+    else:
+        torch.save({role: item.state_dict() for role, item in roles.items()}, tmp_path / "a.pt")
+    other = live(Layers())
+    turned = torch.optim.Adam([{"params": [parameter]} for parameter in reversed(list(other.parameters()))], lr=0.1)
+    report = unmoor.restore(tmp_path / "a.pt", model=other, optimizer=turned, hyperparameters="live")
+    assert "matched by name" in str(report)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert same_bits([one.detach(), optimizer.state[one]], [two.detach(), turned.state[two]])
+
+
+class Inner(nn.Module):
+    """Names that a blanket replacement of 'module.' would eat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(2, 2)
+        self.submodule = nn.Linear(2, 2)
+        self.model_head = nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize("before", ["", "module.", "module.module.", "net.module.", "_orig_mod.module."], ids=repr)
+def test_a_users_own_module_is_never_stripped(tmp_path: Path, before: str) -> None:
+    """C36: six of six tensors under exactly the names that the model has, however many prefixes stand before them."""
+    saved, model = Inner(), Inner()
+    unmoor.restore(saved_names(tmp_path / "ddp.pt", saved, f"{before}{{}}".format), model=model)
+    assert same_bits(model.state_dict(), saved.state_dict())
+
+
+class Deep(nn.Module):
+    """A model in which leaving out every 'module' would make two names one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.ModuleDict({"module": nn.Linear(2, 2), "a": nn.Linear(2, 2)})
+        self.a = nn.Linear(2, 2)
+
+
+def test_wrappers_around_a_users_module_are_told_from_it(tmp_path: Path) -> None:
+    """C36: the tree of names tells a wrapper, which holds one thing, from a submodule that has neighbours."""
+    saved, model = Deep(), Deep()
+
+    def wrapped(name: str) -> str:
+        return "module." + name.replace("module.module.", "module._orig_mod.module.module.").replace(
+            "module.a.", "module._orig_mod.a."
+        )
+
+    unmoor.restore(saved_names(tmp_path / "a.pt", saved, wrapped), model=model)
+    assert same_bits(model.state_dict(), saved.state_dict())
+
+
+def test_two_candidates_are_listed_with_the_renaming_that_picks_each(tmp_path: Path) -> None:
+    """C36: where two subtrees fit, both are told, and what is offered for one gives that one and not the other."""
+    one, other, model = Layers(), Layers(), Layers()
+    tensors = {f"a.{name}".replace("0.attn", "0._orig_mod.attn"): t for name, t in one.state_dict().items()}
+    tensors |= {f"b.{name}".replace("1.attn", "1.module.attn"): t for name, t in other.state_dict().items()}
+    torch.save(tensors, tmp_path / "two.pt")
+    with refused(unmoor.AmbiguousError, model) as caught:
+        unmoor.restore(tmp_path / "two.pt", model=model)
+    offers = {
+        "rename={'a.layers.0._orig_mod.': 'layers.0.', 'a.': ''}": one,
+        "rename={'b.layers.1.module.': 'layers.1.', 'b.': ''}": other,
+    }
+    for offer, source in offers.items():
+        assert offer in str(caught.value)
+        chosen = eval(offer.removeprefix("rename="))
+        unmoor.restore(tmp_path / "two.pt", model=model, rename=chosen, unexpected="ignore")
+        assert same_bits(model.state_dict(), source.state_dict())
+
+
+def test_a_renaming_that_picks_half_is_not_completed_from_the_other_half(tmp_path: Path) -> None:
+    """C36: what rename= brings to a live name stays there; no reading that contradicts it is taken."""
+    one, other, model = Layers(), Layers(), Layers()
+    tensors = {f"a.{name}".replace("0.attn", "0._orig_mod.attn"): t for name, t in one.state_dict().items()}
+    tensors |= {f"b.{name}": t for name, t in other.state_dict().items()}
+    torch.save(tensors, tmp_path / "two.pt")
+    with refused(unmoor.MismatchError, model) as caught:
+        unmoor.restore(tmp_path / "two.pt", model=model, rename={"a.": ""})
+    assert "rename={'a.layers.0._orig_mod.': 'layers.0.', 'a.': ''}" in str(caught.value)
+
+
+def test_names_are_left_as_they_are_where_no_live_model_says_otherwise(tmp_path: Path) -> None:
+    """C34: load and describe change no name: nothing there could prove what a segment is."""
+    path = saved_names(tmp_path / "raw.pt", Layers(), lambda name: "module." + _raw(name))
+    names = ["module." + _raw(name) for name in Layers().state_dict()]
+    assert list(unmoor.load(path)["state_dict"]) == names
+    assert [entry.keys[-1] for entry in unmoor.describe(path).tensors] == names

@@ -13,9 +13,7 @@ from torch import nn
 import unmoor
 from unmoor.values.optimizers import FAMILIES
 
-from .files import bits, refused, same_bits, saved_run, tiny, train, trained
-
-SGD = {"make": torch.optim.SGD, "lr": 0.1, "momentum": 0.9}
+from .files import SGD, bits, refused, same_bits, saved_run, tiny, train, trained
 
 
 class Pair(nn.Module):

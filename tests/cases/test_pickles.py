@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import copy
+import dataclasses
+import datetime as dt
+import enum
+import functools
 import os
 import pickle
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +24,7 @@ import unmoor
 from unmoor.live.trusted import trusted_names
 from unmoor.values.dangers import danger_of
 
-from .files import refused, same_bits, tiny
+from .files import refused, same_bits, tiny, train, trained
 
 
 class Call:
@@ -135,6 +141,108 @@ def test_trusting_everything_in_a_file_does_not_trust_its_commands(tmp_path: Pat
     tree = unmoor.load(path, trust="everything in this file")["callbacks"]
     assert tree["args"] == argparse.Namespace(lr=1.0)
     assert isinstance(tree["x"], unmoor.Opaque)
+
+
+class Mode(enum.Enum):
+    """A class of the program that saved."""
+
+    TRAIN = 1
+
+
+@dataclasses.dataclass
+class Config:
+    """Another."""
+
+    lr: float = 0.1
+
+
+ORDINARY: dict[str, tuple[Any, Any]] = {
+    "defaultdict": (defaultdict(list, a=[1]), {"a": [1]}),
+    "frozenset": (frozenset([1]), frozenset([1])),
+    "slice": (slice(1, 2), slice(1, 2)),
+    "datetime": (dt.datetime(2024, 1, 2, 3, 4, 5, 6),) * 2,  # noqa: DTZ001 - without a zone, as most have it
+    "zoned": (dt.datetime(2024, 1, 2, tzinfo=dt.timezone.utc),) * 2,
+    "date": (dt.date(2024, 1, 2), dt.date(2024, 1, 2)),
+    "time": (dt.time(3, 4), dt.time(3, 4)),
+    "duration": (dt.timedelta(1, 2, 3), dt.timedelta(1, 2, 3)),
+    "counter": (Counter([1]), Counter([1])),
+    "size": (torch.Size([2]), torch.Size([2])),
+}
+"""Values of the standard library -> what stands for each after loading."""
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("kind", ORDINARY)
+def test_ordinary_values_load_beside_the_model(tmp_path: Path, kind: str, legacy: bool) -> None:
+    """C68: containers, dates and times are values without a class being allowed one by one; the model loads."""
+    saved, right = ORDINARY[kind]
+    tree = unmoor.load(_evil(tmp_path / "ck.pt", saved, legacy=legacy))
+    assert same_bits(dict(tree["state_dict"]), dict(tiny().state_dict()))
+    assert tree["callbacks"] == right
+    assert type(tree["callbacks"]) is (dict if kind == "defaultdict" else type(right))
+
+
+STAND_INS: dict[str, tuple[Any, str, Any, str]] = {
+    "dataclass": (Config(), "Config", {"lr": 0.1}, "Config(lr=0.1), not built>"),
+    "enum": (Mode.TRAIN, "Mode", None, "Mode(1), not built>"),
+    "partial": (
+        functools.partial(torch.optim.Adam, lr=1e-3),
+        "functools.partial",
+        ...,
+        "<functools.partial(<torch.optim.adam.Adam>, lr=0.001), not built>",
+    ),
+}
+"""Objects that need code -> the name, state and words of what stands for each."""
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("kind", STAND_INS)
+def test_objects_that_need_code_stand_inert_beside_the_model(tmp_path: Path, kind: str, legacy: bool) -> None:
+    """C68: a dataclass with its fields, an enum with its value, a partial that is never called; the model loads."""
+    saved, name, state, words = STAND_INS[kind]
+    path = _evil(tmp_path / "ck.pt", saved, legacy=legacy)
+    made = unmoor.load(path)["callbacks"]
+    assert type(made) is unmoor.Opaque
+    assert made.name.endswith(name)
+    assert state is ... or made.state == state
+    assert repr(made).endswith(words)
+    model = tiny(5)
+    report = unmoor.restore(path, model=model)
+    assert same_bits(model.state_dict(), tiny().state_dict())
+    assert repr(report.extra["callbacks"]) == repr(made)
+
+
+_LATER = ("foreach", "maximize", "capturable", "differentiable", "fused", "decoupled_weight_decay")
+"""Options that Adam has been given since it was first pickled whole."""
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_a_pickled_optimizer_of_an_older_torch_gives_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, legacy: bool
+) -> None:
+    """C26: state comes out of the object unexecuted; options that it lacks keep those of the live class; step is 3."""
+    model, optimizer = trained(lr=0.05)
+    right = copy.deepcopy(optimizer.state_dict())
+    for state in optimizer.state.values():
+        state["step"] = int(state["step"])
+    for option in _LATER:
+        optimizer.param_groups[0].pop(option, None)
+    fields = {"state": optimizer.state, "param_groups": optimizer.param_groups}
+    with monkeypatch.context() as older:
+        older.setattr(torch.optim.Adam, "__getstate__", lambda _: fields)
+        torch.save({"encoder": model, "encoder_optimizer": optimizer}, tmp_path / "objects.pt",
+                   _use_new_zipfile_serialization=not legacy)  # fmt: skip
+    other = tiny(5)
+    fresh = torch.optim.Adam(other.parameters())
+    options = dict(fresh.param_groups[0])
+    unmoor.restore(tmp_path / "objects.pt", model=other, optimizer=fresh)
+    assert same_bits(other.state_dict(), model.state_dict())
+    assert same_bits(fresh.state_dict()["state"], right["state"])
+    assert [float(state["step"]) for state in fresh.state.values()] == [3.0] * 4
+    group = fresh.param_groups[0]
+    assert {name: group[name] for name in _LATER} == {name: options[name] for name in _LATER}
+    assert (group["lr"], group["betas"]) == (0.05, (0.9, 0.999))
+    train(other, fresh)
 
 
 def _hidden(marker: Path) -> dict[str, tuple[Call, str, str, str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,3 +158,111 @@ def test_rng_false_leaves_every_stream_alone(four_gpus: Path) -> None:
     report = unmoor.restore(four_gpus, rng=False)
     assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(3))
     assert ("5 states in the file", "rng=False: left alone") in [(c.before, c.after) for c in report.not_restored]
+
+
+@pytest.fixture
+def three_streams(tmp_path: Path) -> Path:
+    """The usual file of random states, numpy's as the tuple that torch's safe loading refuses; each seeded with 5."""
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
+    torch.save(states, tmp_path / "rng_rank0.pt")
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    return tmp_path / "rng_rank0.pt"
+
+
+def _next_draws() -> tuple[float, ...]:
+    return tuple(round(float(draw), 6) for draw in (torch.rand(1), np.random.rand(), random.random()))
+
+
+def test_numpy_state_is_restored_with_the_others_and_runs_nothing(three_streams: Path) -> None:
+    """C06: the next draws are those of the saved run, from a file that torch.load refuses by default."""
+    with pytest.raises(pickle.UnpicklingError, match="numpy"):
+        torch.load(three_streams)
+    report = unmoor.restore(three_streams)
+    assert _next_draws() == (0.830252, 0.221993, 0.622902)
+    assert ("rng", "torch, numpy, python") in report.plan.notes
+    assert not report.not_restored or [change.name for change in report.not_restored] == ["sim"]
+
+
+def test_a_state_that_does_not_fit_makes_the_restore_fail_with_no_stream_changed(three_streams: Path) -> None:
+    """C06: one bad state is listed, none of the others is set, and rng=False is the way to ask for that."""
+    tree = unmoor.load(three_streams)
+    version, words, gauss = tree["python"]
+    tree["python"] = (version, (*words[:-1], 10_000), gauss)
+    torch.save(tree, three_streams)
+    with refused(unmoor.MismatchError) as caught:
+        unmoor.restore(three_streams)
+    assert any(line.startswith("python") for line in caught.value.details)
+    assert "rng=False" in str(caught.value)
+    assert unmoor.restore(three_streams, rng=False).restored == ()
+
+
+GENERATORS = {
+    "PCG64": lambda seed: np.random.default_rng(seed),
+    "MT19937": lambda seed: np.random.Generator(np.random.MT19937(seed)),
+    "Philox": lambda seed: np.random.Generator(np.random.Philox(seed)),
+    "SFC64": lambda seed: np.random.Generator(np.random.SFC64(seed)),
+    "bit generator": lambda seed: np.random.PCG64DXSM(seed),
+    "RandomState": lambda seed: np.random.RandomState(seed),
+    "python": lambda seed: random.Random(seed),
+    "torch": lambda seed: torch.Generator().manual_seed(seed),
+    "torch on sim": lambda seed: torch.Generator("sim:1").manual_seed(seed),
+}
+
+
+def _draw(generator: Any) -> Any:
+    """Numbers of several kinds, among them such that leave half of a draw in the generator for later."""
+    if isinstance(generator, torch.Generator):
+        return torch.rand(3, generator=generator, device=generator.device).cpu().tolist()
+    if isinstance(generator, random.Random):
+        return generator.random(), generator.gauss(0, 1), generator.randrange(1 << 70)
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.random_raw(3).tolist()
+    small = getattr(generator, "integers", getattr(generator, "randint", None))
+    return generator.normal(size=3).tolist(), small(9, dtype=np.uint8), small(9, dtype=np.uint32)
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_generators_of_the_callers_own_go_on(sim: object, tmp_path: Path, kind: str) -> None:
+    """C08: any generator passed by name is saved by reference and draws on where it was."""
+    generator = GENERATORS[kind](1234)
+    for _ in range(3):
+        _draw(generator)
+    unmoor.save(tmp_path / "run.pt", rng={"sampler": generator})
+    torch.load(tmp_path / "run.pt")
+    other = GENERATORS[kind](1)
+    unmoor.restore(tmp_path / "run.pt", rng={"sampler": other})
+    assert [_draw(other) for _ in range(3)] == [_draw(generator) for _ in range(3)]
+
+
+@pytest.mark.parametrize(("name", "at"), [("generator", {}), ("sampler", {"rng[sampler]": "generator"})])
+def test_state_of_a_samplers_generator_in_a_file_of_others_is_restored(tmp_path: Path, name: str, at: dict) -> None:
+    """C08: a bit generator's state under any key goes into the generator of that name; the order goes on."""
+    generator = np.random.default_rng(1234)
+    for _ in range(3):
+        generator.permutation(10)
+    tree = {"np_rng": np.random.get_state()[1].tolist(), "generator": generator.bit_generator.state}
+    torch.save(tree, tmp_path / "sampler.pt")
+    other = np.random.default_rng(1234)
+    unmoor.restore(tmp_path / "sampler.pt", rng={name: other}, at=at)
+    assert other.permutation(10).tolist() == [6, 5, 1, 3, 8, 9, 2, 4, 0, 7]
+
+
+def test_a_state_that_no_one_takes_is_named_and_one_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    """C08: a saved generator that was not passed is in the report; one that was passed and not saved is an error."""
+    torch.save({"generator": np.random.default_rng(1).bit_generator.state}, tmp_path / "sampler.pt")
+    report = unmoor.restore(tmp_path / "sampler.pt")
+    rows = {change.name: (change.before, change.after) for change in report.not_restored}
+    assert rows["generator"] == ("the state of a PCG64 generator", "pass yours: rng={'generator': ...}")
+    mine = np.random.default_rng(2)
+    before = mine.bit_generator.state
+    with refused(unmoor.MismatchError) as caught:
+        unmoor.restore(tmp_path / "sampler.pt", rng={"other": mine})
+    assert "the generator 'other', and the file holds no numpy state for it" in str(caught.value)
+    assert mine.bit_generator.state == before
+    with refused(unmoor.MismatchError):
+        unmoor.restore(tmp_path / "sampler.pt", rng={"generator": torch.Generator()})

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.describe.makers import outcome, save, zip_of
-from tests.hostile.make_hostile import entry, tensors
+from tests.hostile.make_hostile import archive, entry, tensors
 from unmoor.describe.file import describe_file
 from unmoor.errors import CorruptFile, HostileFile, NotACheckpoint, UnsupportedFile
 
@@ -59,9 +59,9 @@ UNSUPPORTED = {
     "zstd": (b"\x28\xb5\x2f\xfd" + bytes(20), ["zstd"]),
     "7z": (b"7z\xbc\xaf\x27\x1c" + bytes(20), ["7-Zip"]),
     "tar": (tar("model.pt"), ["tar archive", "Unpack"]),
-    "old torch tar": (tar("storages"), ["torch tar file of before torch 0.1.10"]),
     "npy": (npy(np.arange(3)), ["numpy .npy"]),
     "npz": (npy(None, a=np.arange(3)), ["numpy .npz", "a.npy"]),
+    "first TorchScript": (bytes(archive([("net/model.json", b"{}")])), ["TorchScript archive of torch 1.0 to 1.3"]),
     "HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(20), ["HDF5"]),
     "ONNX": (b"\x08\x07\x12\x07pytorch" + bytes(20), ["ONNX"]),
     "GGUF": (b"GGUF" + bytes(20), ["GGUF"]),

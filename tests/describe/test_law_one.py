@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.describe.makers import outcome, save
 from tests.describe.sparse_zip import write_sparse
-from tests.hostile.make_hostile import FILES, HERE, W, checkpoint, counted, entry, stream, tensors
+from tests.hostile.make_hostile import FILES, HERE, W, checkpoint, counted, entry, stream, tar, tensors
 from unmoor.describe.file import describe_file
 from unmoor.errors import FileError
 from unmoor.values.catalog import Catalog
@@ -35,6 +35,7 @@ SOUND = {
     "plain zip": lambda _: bytes(checkpoint({"w": W})),
     "legacy": lambda _: stream({"w": W}, ["0"], counted(3)),
     "safetensors": lambda _: tensors({"w": entry(0, 12, [3])}, DATA),
+    "tar": lambda _: tar().rstrip(b"\0"),
 }
 
 

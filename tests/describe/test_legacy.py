@@ -96,7 +96,11 @@ def test_a_stream_cut_short_names_its_tensors(tmp_path):
     data = stream(tree, ["a", "b", "c"], counted(3) + counted(3, DATA[:-5]))
     error = outcome(written(data, tmp_path))
     assert type(error) is CorruptFile
-    assert error.details == ("b: its data is short by 5 bytes", "c: its data comes after data that is cut short")
+    assert error.details == (
+        "b: its data is short by 5 bytes",
+        "c: its data comes after data that is cut short",
+        "the other tensor is whole",
+    )
 
 
 def test_storages_come_in_the_order_of_the_list(tmp_path):

@@ -43,16 +43,6 @@ def read(data: bytes) -> Any:
 
 
 @given(VALUES, st.sampled_from(PROTOCOLS))
-@settings(max_examples=300, deadline=None)
-def test_plain_values_read_as_cpython_reads_them(value, protocol):
-    """For every value of plain types and every protocol the answer equals pickle.loads, types included."""
-    data = pickle.dumps(value, protocol)
-    read_value = read(data)
-    assert read_value == value
-    assert type(read_value) is type(value)
-
-
-@given(VALUES, st.sampled_from(PROTOCOLS))
 @settings(max_examples=100, deadline=None)
 def test_optimized_pickles_read_the_same(value, protocol):
     """Pickles without memo entries that no one recalls (pickletools.optimize) give the same value."""

@@ -19,6 +19,7 @@ from unmoor.describe.file import describe_file
 from unmoor.describe.zips import read_archive, record_bytes
 from unmoor.errors import CorruptFile, HostileFile
 from unmoor.filing import SeekReader, open_reader
+from unmoor.values.nodes import deflated
 
 
 def test_records_lie_where_pythons_reader_finds_them(tmp_path):
@@ -69,12 +70,15 @@ def test_skeletons_without_data_have_no_checksum(tmp_path):
     assert describe_file(path).storages[0].crc32 is None
 
 
-def test_compressed_records_have_no_span(tmp_path):
-    """A record that another program compressed is described, and has no bytes to map."""
+def test_compressed_records_lie_in_a_file_of_their_own(tmp_path):
+    """A record that another program compressed is described: where it is inflated its bytes lie as they are."""
     source = save({"w": torch.zeros(500)}, tmp_path / "f.pt")
     packed = repacked(source, tmp_path / "g.pt", lambda _, data: data, compression=zipfile.ZIP_DEFLATED)
     catalog = describe_file(packed)
-    assert catalog.tensors[0].span is None
+    assert catalog.to_json()["tensors"][0]["span"] is None
+    name, offset, stored, nbytes = deflated(catalog.tensors[0].span.file)
+    assert (name, nbytes, catalog.tensors[0].span.offset) == ("", 2000, 0)
+    assert zlib.decompress(packed.read_bytes()[offset : offset + stored], -15) == bytes(2000)
     assert catalog.storages[0].nbytes == 2000
     assert catalog.facts["data_pkl"] is None
     assert "compressed-record" in {finding.code for finding in catalog.findings}
@@ -102,6 +106,7 @@ def test_all_tensors_without_data_are_named(tmp_path):
     assert error.details == (
         "m.b: its record data/b has 4 bytes, the pickle says 12",
         "m.c: its record data/c is missing from the archive",
+        "the other tensor is whole",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 import threading
 import zlib
@@ -11,7 +12,7 @@ from typing import Any
 
 from unmoor.execute.sinks import Window
 from unmoor.execute.tiling import extent, is_dense
-from unmoor.values.nodes import Span, Storage, TensorNode
+from unmoor.values.nodes import Chunk, Span, Storage, TensorNode
 from unmoor.values.plan import Copy
 from unmoor.values.target import Slot
 
@@ -50,6 +51,7 @@ class MemorySlot:
         self.shape, self.dtype, self.device = shape, dtype, device
         self.stride = contiguous(shape) if stride is None else stride
         self.memory = bytearray(b"\xaa" * (extent(shape, self.stride) * itemsize(dtype)))
+        self.base, self.boxed = 0, False
         self.seen: list[int] = []
 
     @property
@@ -57,12 +59,22 @@ class MemorySlot:
         return is_dense(self.shape, self.stride)
 
     def direct(self, nbytes: int) -> memoryview | None:
-        return None if self.device or not self.dense else memoryview(self.memory)
+        if self.device or not self.dense:
+            return None
+        first = self.base * itemsize(self.dtype)
+        return memoryview(self.memory)[first : first + nbytes] if self.boxed else memoryview(self.memory)
+
+    def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> MemorySlot:
+        box = MemorySlot(shape, self.dtype, self.stride, device=self.device)
+        box.memory, box.seen, box.boxed = self.memory, self.seen, True
+        box.base = self.base + sum(i * step for i, step in zip(start, self.stride, strict=True))
+        return box
 
     def put(self, offset: int, data: memoryview) -> None:
         assert self.dense
         self.seen.append(len(data))
-        self.memory[offset : offset + len(data)] = data
+        first = self.base * itemsize(self.dtype) + offset
+        self.memory[first : first + len(data)] = data
 
     def accept(self, window: Window, data: memoryview) -> None:
         self.seen.append(len(data))
@@ -72,7 +84,8 @@ class MemorySlot:
             self._store(place, element(data, source, window.dtype, window.byteorder, window.bits))
 
     def _store(self, place: Sequence[int], value: Any) -> None:
-        where = sum(i * step for i, step in zip(place, self.stride, strict=True)) * itemsize(self.dtype)
+        element = self.base + sum(i * step for i, step in zip(place, self.stride, strict=True))
+        where = element * itemsize(self.dtype)
         values = (value.real, value.imag) if self.dtype == "complex64" else (value,)
         struct.pack_into("<" + CODES[self.dtype], self.memory, where, *values)
 
@@ -146,11 +159,41 @@ class FileMaker:
         self.sinks[name] = sink
         return sink
 
+    def chunked(
+        self,
+        chunks: Sequence[tuple[tuple[int, ...], TensorNode]],
+        shape: tuple[int, ...],
+        *,
+        slot_dtype: str = "",
+        slot_stride: tuple[int, ...] | None = None,
+        device: bool = False,
+    ) -> MemorySlot:
+        """A tensor of `shape` in several chunks, each (start, node), to be copied into a slot of its own."""
+        dtype = chunks[0][1].dtype
+        parts = tuple(Chunk(start, node) for start, node in chunks)
+        count = math.prod(shape) * itemsize(dtype)
+        whole = Storage(f"whole{len(self.copies)}", dtype, count, "cpu", None, None, shape=shape, chunks=parts)
+        return self.tensor(whole, dtype, shape, slot_dtype=slot_dtype, slot_stride=slot_stride, device=device)
+
     def expected(self, copy: Copy) -> list[Any]:
         """The elements of the stored tensor, one by one."""
         node = copy.node
         if 0 in node.shape:
             return []
+        if node.storage.chunks:
+            return self._expected_of_chunks(node)
+        return self._stored(node)
+
+    def _expected_of_chunks(self, node: TensorNode) -> list[Any]:
+        values = dict.fromkeys(indices(node.shape))
+        for chunk in node.storage.chunks:
+            for index, value in zip(indices(chunk.node.shape), self._stored(chunk.node), strict=True):
+                place = tuple(first + i for first, i in zip(chunk.start, index, strict=True))
+                assert values[place] is None
+                values[place] = value
+        return list(values.values())
+
+    def _stored(self, node: TensorNode) -> list[Any]:
         span = node.storage.span
         data = bytes(self.data[span.offset : span.end])
         return [

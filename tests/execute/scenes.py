@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import strategies as st
+
+from unmoor.values.nodes import TensorNode
 
 from .fakes import FileMaker, contiguous, numbers
 
@@ -105,6 +109,58 @@ def cast_beside_a_view(make: FileMaker, *, device: bool = False) -> None:
     make.tensor(storage, "float32", (700,), offset=2200, device=device)
 
 
+def _box(make: FileMaker, shape: tuple[int, ...], dtype: str = "float32", **options: object) -> TensorNode:
+    """A stored tensor of its own, to be a chunk."""
+    count = math.prod(shape)
+    return TensorNode(make.storage(numbers(count, dtype), **options), 0, shape, contiguous(shape), dtype, "cpu")
+
+
+def chunks_of_rows(make: FileMaker, *, device: bool = False) -> None:
+    make.chunked([((0, 0), _box(make, (17, 30))), ((17, 0), _box(make, (23, 30)))], (40, 30), device=device)
+
+
+def chunks_of_columns(make: FileMaker, *, device: bool = False) -> None:
+    make.chunked([((0, 13), _box(make, (20, 37))), ((0, 0), _box(make, (20, 13)))], (20, 50), device=device)
+
+
+def chunks_in_a_grid(make: FileMaker, *, device: bool = False) -> None:
+    corners = [((i, j), _box(make, (10, 6 if j == 0 else 9))) for i in (0, 10, 20) for j in (0, 6)]
+    make.chunked(corners, (30, 15), device=device)
+
+
+def chunks_cast_and_swapped(make: FileMaker, *, device: bool = False) -> None:
+    big = make.storage(numbers(60, "float32", "big"), byteorder="big")
+    chunks = [((0, 0), _box(make, (5, 20))), ((5, 0), TensorNode(big, 0, (3, 20), (20, 1), "float32", "cpu"))]
+    make.chunked(chunks, (8, 20), slot_dtype="float64", device=device)
+
+
+def chunks_into_gaps(make: FileMaker, *, device: bool = False) -> None:
+    make.chunked(
+        [((0, 0), _box(make, (4, 9))), ((4, 0), _box(make, (4, 9), crc=False))],
+        (8, 9),
+        slot_stride=(12, 1),
+        device=device,
+    )
+
+
+def chunks_into_a_transposed_slot(make: FileMaker, *, device: bool = False) -> None:
+    turned = TensorNode(make.storage(numbers(90, "float32")), 0, (9, 10), (1, 9), "float32", "cpu")
+    make.chunked([((0, 0), turned), ((0, 10), _box(make, (9, 4)))], (9, 14), slot_stride=(1, 9), device=device)
+
+
+def flat_partitions(make: FileMaker, *, device: bool = False) -> None:
+    """Two tensors flattened one behind the other, cut into three shares with padding at the end."""
+    shares = [make.storage(numbers(70, "float32")) for _ in range(3)]
+
+    def run(share: int, offset: int, shape: tuple[int, ...]) -> TensorNode:
+        return TensorNode(shares[share], offset, shape, contiguous(shape), "float32", "cpu")
+
+    first = [((0, 0), run(0, 0, (8, 8))), ((8, 0), run(0, 64, (1, 6))), ((8, 6), run(1, 0, (1, 2)))]
+    make.chunked([*first, ((9, 0), run(1, 2, (1, 8)))], (10, 8), device=device)
+    second = [((0,), run(1, 10, (60,))), ((60,), run(2, 0, (65,)))]
+    make.chunked(second, (125,), device=device)
+
+
 SCENES = (
     plain,
     large,
@@ -124,6 +180,13 @@ SCENES = (
     lazy_bits,
     no_checksum,
     cast_beside_a_view,
+    chunks_of_rows,
+    chunks_of_columns,
+    chunks_in_a_grid,
+    chunks_cast_and_swapped,
+    chunks_into_gaps,
+    chunks_into_a_transposed_slot,
+    flat_partitions,
 )
 
 

@@ -12,6 +12,7 @@ import argparse
 import io
 import json
 import random
+import struct
 import sys
 import warnings
 from collections import Counter, OrderedDict, defaultdict
@@ -25,6 +26,7 @@ from safetensors.torch import save_file
 from torch import nn, serialization
 from torch.optim import lr_scheduler
 
+from tests.golden import old
 from unmoor.describe.file import describe_file
 from unmoor.values.dtypes import DTYPES
 
@@ -140,6 +142,71 @@ def script() -> bytes:
     return out.getvalue()
 
 
+def old_state() -> dict[bytes, torch.Tensor]:
+    """Tensors of an old model: a matrix, two views of it, and one of each dtype that torch had."""
+    base = torch.arange(12.0).reshape(3, 4)
+    dtypes = {b"double": torch.float64, b"half": torch.float16, b"char": torch.int8, b"long": torch.int64,
+              b"int": torch.int32, b"short": torch.int16, b"byte": torch.uint8}  # fmt: skip
+    return {
+        b"weight": base, b"same": base, b"part": base[1:, ::2],
+        **{name: torch.arange(5).to(dtype) for name, dtype in dtypes.items()},
+    }  # fmt: skip
+
+
+def old_tar() -> bytes:
+    """Before torch 0.1.10: tensors by number, one of them on a window into a storage."""
+    tar = old.Tar()
+    state = old_state()
+    model = {name: tar.tensor(tensor) for name, tensor in state.items()}
+    model[b"window"] = tar.tensor(state[b"weight"].reshape(-1)[4:8], window=(4, 8))
+    momentum = {b"momentum_buffer": tar.tensor(torch.full((3, 4), 0.5))}
+    optimizer = {
+        b"state": {old.Long(140_000_000_000_001): momentum},
+        b"param_groups": [{b"lr": 0.1, b"momentum": 0.9, b"params": [old.Long(140_000_000_000_001)]}],
+    }
+    return tar.written({b"model": old.ordered(model), b"optimizer": optimizer, b"epoch": 3})
+
+
+def old_python2(*, little: bool = True) -> bytes:
+    """As torch 0.3 on Python 2: its str as bytes, unicode keys, longs, an object of copy_reg, numpy of Python 2."""
+    stream = old.Stream("cuda:1")
+    state = {name: stream.tensor(tensor) for name, tensor in old_state().items()}
+    window = torch.arange(8.0)
+    root = stream.pid(window, view=(b"140000000000999", 2, 3))
+    dtype = old.Call(old.Name("numpy", "dtype"), (b"f8", 0, 1), (3, b"<", None, None, None, -1, -1, 0))
+    empty = old.Call(old.Name("numpy.core.multiarray", "_reconstruct"), (old.Name("numpy", "ndarray"), (0,), b"b"),
+                     (1, (2,), dtype, False, b"\0" * 8 + struct.pack("<d", 0.5)))  # fmt: skip
+    bases = (old.Name("argparse", "Namespace"), old.Name("__builtin__", "object"), None)
+    args = old.Call(old.Name("copy_reg", "_reconstructor"), bases, {b"lr": 0.5})
+    view = old.Call(old.Name("torch._utils", "_rebuild_tensor"), (root, 1, (2,), (1,)))
+    return stream.written(
+        {
+            "model": old.ordered(state), b"view": view, b"step": old.Long(1 << 40), b"caf\xc3\xa9": "caf\u00e9",
+            b"latin": b"caf\xe9", b"loss": empty, b"args": args,
+            b"seen": old.Call(old.Name("__builtin__", "set"), ([1, 2],)),
+        }, little=little,
+    )  # fmt: skip
+
+
+def old_zip(version: bytes, name: str) -> bytes:
+    """As torch 1.4 (by a switch) to 1.6: no byte order, no alignment, no id of the data."""
+    stream = old.Stream()
+    state = {k.decode(): stream.tensor(t, legacy=False, version=2) for k, t in old_state().items()}
+    return stream.zipped({"model": old.ordered(state), "epoch": 3}, name, [("version", version)])
+
+
+def big_endian() -> bytes:
+    """A zip of a big-endian machine: every number of more than a byte turned round."""
+    stream = old.Stream()
+    named = {**dtypes(named=True), "complex": torch.tensor([1 + 2j, 3 - 4j]), "true": torch.tensor([True, False])}
+    tensors = {name: stream.tensor(tensor, legacy=False, version=2) for name, tensor in named.items()}
+    loose = {name: torch.arange(3 * DTYPES[name].itemsize, dtype=torch.uint8).view(getattr(torch, name))
+             for name in ("uint16", "uint32", "uint64", "complex32")}  # fmt: skip
+    for name, tensor in loose.items():
+        tensors[name] = stream.untyped(tensor)
+    return stream.zipped({"model": tensors}, "archive", [("version", b"3\n"), ("byteorder", b"big")], "big")
+
+
 MAKERS: dict[str, Callable[[], bytes]] = {
     "training.pt": lambda: saved(training()),
     "training_legacy.pt": lambda: legacy(training()),
@@ -161,7 +228,18 @@ MAKERS: dict[str, Callable[[], bytes]] = {
     "object.pt": lambda: saved(nn.Sequential(nn.Linear(2, 3))),
     "model.safetensors": tensors_file,
     "script.pt": script,
+    **{f"protocol_{p}_legacy.pt": lambda p=p: legacy(values(), pickle_protocol=p) for p in (1, 3, 4, 5)},
 }
+
+BY_HAND: dict[str, Callable[[], bytes]] = {
+    "tar-torch0.1.9.pt": old_tar,
+    "python2-torch0.3.1.pt": old_python2,
+    "big_endian_legacy-torch0.3.1.pt": lambda: old_python2(little=False),
+    "zip-torch1.4.0.pt": lambda: old_zip(b"2\n", "archive"),
+    "zip-torch1.6.0.pt": lambda: old_zip(b"3\n", "checkpoint"),
+    "big_endian-torch1.13.1.pt": big_endian,
+}
+"""Files of writers that are gone, put together by tests/golden/old.py: each bears the torch that wrote such."""
 
 
 def description(path: Path) -> dict[str, Any]:
@@ -178,6 +256,9 @@ def main() -> None:
         path = HERE / f"{stem}-torch{version}.{suffix}"
         if not path.exists():
             path.write_bytes(make())
+    for name, make in BY_HAND.items():
+        if not (HERE / name).exists():
+            (HERE / name).write_bytes(make())
     for path in HERE.iterdir():
         expected = path.with_suffix(path.suffix + ".json")
         if path.suffix in (".pt", ".safetensors") and (not expected.exists() or "--expected" in sys.argv):

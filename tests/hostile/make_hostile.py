@@ -13,6 +13,7 @@ import json
 import os
 import pickle
 import struct
+import tarfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -127,6 +128,14 @@ def bomb() -> bytes:
     return patched(raw, [(22, huge), (central(raw, 0) + 24, huge)])
 
 
+def data_bomb() -> bytes:
+    """A compressed record of data that declares a gibibyte, as its pickle does."""
+    many = tensor(Key("0", 1 << 28), (1 << 28,), (1,))
+    raw = archive([("a/data.pkl", dump({"w": many})), ("a/data/0", bytes(100))], zipfile.ZIP_DEFLATED)
+    huge = struct.pack("<I", 1 << 30)
+    return patched(raw, [(raw.find(b"PK\x03\x04", 4) + 22, huge), (central(raw, 1) + 24, huge)])
+
+
 def stream(value: Any, keys: list[str], data: bytes) -> bytes:
     """A legacy stream with the parts given."""
     facts = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
@@ -168,6 +177,24 @@ def circle() -> list[Any]:
     return value
 
 
+def tar(**members: bytes) -> bytes:
+    """A tar archive of before torch 0.1.10: one tensor of three numbers, but for the members given."""
+    sound = {
+        "pickle": b"\x80\x02}U\x01wU\x012Qs.",
+        "tensors": dump(1) + TENSOR,
+        "storages": dump(1) + dump((1, "cpu", torch.FloatStorage)) + counted(3) + dump([]),
+    }
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:", format=tarfile.PAX_FORMAT) as file:
+        for name, data in {**sound, **members}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            if data:
+                file.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+TENSOR = dump((2, 1, torch.FloatTensor)) + struct.pack("<i4x3q", 1, 3, 1, 0)
 SYSTEM = Call(os.system, "echo hostile")
 POPPED = dump(SYSTEM)[:-1] + b"0" + dump({"w": W})[2:]
 
@@ -268,6 +295,7 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "trailing.pt": (bytes(checkpoint({"w": W})) + b"more", "trailing-bytes", "bytes after the end of the zip"),
     "compressed.pt": (bytes(archive([("a/data.pkl", dump({"w": W})), ("a/data/0", DATA)], zipfile.ZIP_DEFLATED)),
                       "compressed-record", "records compressed by another program"),
+    "data_bomb.pt": (data_bomb(), "CorruptFile", "compressed data that declares more than it can inflate to"),
     "legacy_cut.pt": (stream({"w": W}, ["0"], counted(3, DATA[:-4])), "CorruptFile", "a stream short of four bytes"),
     "legacy_no_data.pt": (stream({"w": W}, ["0"], b""), "CorruptFile", "a stream without its data"),
     "legacy_other_count.pt": (stream({"w": W}, ["0"], counted(1 << 40)), "CorruptFile",
@@ -280,6 +308,29 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "legacy_head_only.pt": (dump(0x1950A86A20F9469CFC6C), "CorruptFile", "the magic number and nothing else"),
     "legacy_version.pt": (dump(0x1950A86A20F9469CFC6C) + dump(7) + dump({}), "UnsupportedFile",
                           "a stream of an unknown version"),
+    "tar_sound.pt": (tar(), "sound", "a tar archive of before torch 0.1.10"),
+    "tar_members.pt": (tar(pickle=b"", tensors=b""), "CorruptFile", "a tar archive without its object"),
+    "tar_size.pt": (patched(bytearray(tar()), [(124, b"a lot")]), "CorruptFile", "a member without a size"),
+    "tar_count_negative.pt": (tar(tensors=dump(-1)), "CorruptFile", "fewer tensors than none"),
+    "tar_count_huge.pt": (tar(tensors=dump(1 << 40)), "HostileFile", "more tensors than any file holds"),
+    "tar_count_false.pt": (tar(tensors=dump(2) + TENSOR), "CorruptFile", "more tensors than the member holds"),
+    "tar_dimensions.pt": (tar(tensors=dump(1) + TENSOR[:-32] + struct.pack("<i4x", 1 << 30)), "CorruptFile",
+                          "a tensor of a billion dimensions"),
+    "tar_shape.pt": (tar(tensors=dump(1) + TENSOR[:-24] + struct.pack("<3q", 1 << 62, 1 << 62, 0)), "CorruptFile",
+                     "a tensor larger than its storage"),
+    "tar_no_storage.pt": (tar(tensors=dump(1) + dump((2, 9, torch.FloatTensor)) + TENSOR[-32:]), "CorruptFile",
+                          "a tensor on a storage that is not there"),
+    "tar_no_tensor.pt": (tar(pickle=b"\x80\x02}U\x01wU\x0277Qs."), "CorruptFile",
+                         "an object with a tensor that is not there"),
+    "tar_storage_cut.pt": (tar(storages=dump(1) + dump((1, "cpu", torch.FloatStorage)) + counted(1 << 40)),
+                           "CorruptFile", "a storage longer than the file"),
+    "tar_storage_negative.pt": (tar(storages=dump(1) + dump((1, "cpu", torch.FloatStorage)) + counted(-1)),
+                                "CorruptFile", "a storage of fewer bytes than none"),
+    "tar_storage_class.pt": (tar(storages=dump(1) + dump((1, "cpu", os.system)) + counted(3)), "CorruptFile",
+                             "a storage of a class that is none"),
+    "tar_window.pt": (tar(storages=dump(0) + dump([(1, 5, 0, 3)])), "CorruptFile",
+                      "a window into a storage that is not there"),
+    "tar_system.pt": (tar(pickle=dump({"x": SYSTEM})), "runs-code", "a command in a tar archive"),
     "tensors_cut.safetensors": (tensors({"w": entry(0, 12, [3])}, DATA[:-1]), "CorruptFile", "data short of a byte"),
     "tensors_header_cut.safetensors": (tensors({"w": entry(0, 12, [3])}, length=4000), "CorruptFile",
                                        "a header longer than the file"),

@@ -32,7 +32,8 @@ def optimizer(*names: str) -> TargetOptimizer:
 
 def told(names: str, *modules: Planned, parts: tuple[Part, ...] = ()) -> FileModel:
     catalog = Catalog("run.pt", "torch-zip", "plain", (), parts, (), ())
-    return file_model(catalog, optimizer(*names.split()), modules)
+    many = sum(target.role == "model" for target, _, _ in modules) > 1
+    return file_model(catalog, optimizer(*names.split()), modules, None, many=many)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,8 @@ def test_a_loss_beside_the_model_is_part_of_the_order() -> None:
 def test_a_model_that_was_not_asked_for_tells_as_well() -> None:
     """Where the optimizer is restored alone, a model in the file with all its names gives order and dtypes."""
     found = told("b a", parts=(part("x"), part("module.a", "module.b", dtype="bfloat16")))
-    assert found == FileModel(("a", "b"), {"a": "bfloat16", "b": "bfloat16"})
+    params = (("a", (2,)), ("b", (2,)))
+    assert found == FileModel(("a", "b"), {"a": "bfloat16", "b": "bfloat16"}, params)
 
 
 @pytest.mark.parametrize("names", ["a z", ""])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unmoor.plan.file_model import FileModel
 from unmoor.plan.optimizer_match import OptimizerMatch, contradictions, match_optimizer
 from unmoor.plan.policy import Policy
 from unmoor.plan.saved_optimizer import SavedOptimizer
@@ -55,7 +56,9 @@ def match(
     **modes: str,
 ) -> OptimizerMatch:
     """The match in these modes; `listed` are the parameters as the file's own model lists them."""
-    return match_optimizer(target, source, Policy(**modes), file_order=listed, renamed=renamed or {})
+    shapes = {param.name: param.shape for _, param in target.params()}
+    file = FileModel(order=listed, params=tuple((name, shapes[name]) for name in listed or ()))
+    return match_optimizer(target, source, Policy(**modes), file=file, known={}, renamed=renamed or {})
 
 
 @given(st.permutations(["a", "b", "c", "d"]))
@@ -80,7 +83,7 @@ def test_names_go_the_way_that_the_models_names_went() -> None:
 def test_names_without_a_counterpart_are_told_on_both_sides() -> None:
     """A saved name that nothing bears, and a live parameter that was not in the file, do not stop the others."""
     found = match(live({"a": SQUARE, "new": SQUARE}), saved([SQUARE] * 2, names=("old", "a")))
-    assert (found.ids, found.unmatched, found.missing) == ({0: 1}, ("old",), (1,))
+    assert (found.ids, found.unmatched, found.missing) == ({0: 1}, {"old": 0}, (1,))
 
 
 def test_names_of_another_model_are_refused() -> None:

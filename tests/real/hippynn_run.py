@@ -4,24 +4,39 @@ hippynn reads its settings from the environment when it is imported, so this fil
 """
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HIPPYNN_USE_CUSTOM_KERNELS", "False")
 os.environ.setdefault("HIPPYNN_PROGRESS", "none")
 
-import hippynn
-import hippynn.experiment.metric_tracker
 import numpy as np
 import torch
-from hippynn.experiment import assemble_for_training, setup_training, train_model
-from hippynn.experiment.assembly import TrainingModules
-from hippynn.experiment.controllers import PatienceController
-from hippynn.experiment.metric_tracker import MetricTracker
-from hippynn.experiment.serialization import create_structure_file
-from hippynn.graphs import inputs, loss, networks, targets
+
+with warnings.catch_warnings():  # it builds kernels with what PyTorch has deprecated
+    warnings.simplefilter("ignore")
+    import hippynn
+    import hippynn.experiment.metric_tracker
+    from hippynn.experiment import assemble_for_training, setup_training, train_model
+    from hippynn.experiment.assembly import TrainingModules
+    from hippynn.experiment.controllers import PatienceController
+    from hippynn.experiment.metric_tracker import MetricTracker
+    from hippynn.experiment.serialization import create_structure_file, load_checkpoint, restore_checkpoint
+    from hippynn.graphs import inputs, loss, networks, targets
 
 hippynn.experiment.metric_tracker.plot_all_over_time = lambda *_: None  # pictures take longer than the training
+
+__all__ = [
+    "LAST_EPOCH",
+    "load_checkpoint",
+    "outcome",
+    "restore_checkpoint",
+    "start",
+    "tracker_of",
+    "train",
+    "write_data",
+]
 
 LAST_EPOCH = 6
 

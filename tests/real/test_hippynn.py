@@ -6,6 +6,7 @@ Its pickled objects with the classes that are trusted by name, and its state wit
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,11 @@ from unmoor.values.nodes import Opaque
 
 from .compare import bits, differences, tensors
 
-pytest.importorskip("hippynn", reason='hippynn is not installed: pip install "unmoor[real]"')
-
-from hippynn.experiment.serialization import load_checkpoint, restore_checkpoint
+if find_spec("hippynn") is None:  # importing it here would be before hippynn_run has made its settings
+    pytest.skip('hippynn is not installed: pip install "unmoor[real]"', allow_module_level=True)
 
 from . import hippynn_run
-from .hippynn_run import LAST_EPOCH, outcome, start, tracker_of, train
+from .hippynn_run import LAST_EPOCH, load_checkpoint, outcome, restore_checkpoint, start, tracker_of, train
 
 pytestmark = pytest.mark.real
 

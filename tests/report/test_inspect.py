@@ -160,7 +160,7 @@ def test_the_first_line_says_what_the_file_is(roles, sentence):
         ("plain", "safetensors", "safetensors, 1.0 KiB: "),
         ("lightning", "torch-zip", "torch zip, 1.0 KiB, written by Lightning: "),
         ("unmoor", "torch-zip", "torch zip, 1.0 KiB, saved by unmoor: "),
-        ("somebody", "torch-legacy", "torch legacy stream, 1.0 KiB, written by somebody: "),
+        ("somebody", "torch-legacy", "torch legacy stream (0.1.10-1.5), 1.0 KiB, written by somebody: "),
     ],
 )
 def test_the_first_line_says_format_and_writer(dialect, container, start):

@@ -4,5 +4,6 @@ Imports errors, filing, values and the standard library; never torch.
 """
 
 from .file import describe_file
+from .folder import describe_path
 
-__all__ = ["describe_file"]
+__all__ = ["describe_file", "describe_path"]

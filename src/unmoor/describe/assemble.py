@@ -12,21 +12,22 @@ from typing import Any, Final
 from unmoor.errors import CorruptFile
 from unmoor.filing import Reader
 from unmoor.values.catalog import Catalog, Part, TensorEntry
-from unmoor.values.dtypes import DTYPES
+from unmoor.values.dtypes import DTYPES, nbytes_of
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Storage, TensorNode
 from unmoor.values.text import count, format_bytes, format_shape
 
 from .dangers import dangerous_calls, find_dangers, find_foreign
 from .dialects import dialect_of
+from .known import with_object_roles
 from .reading import Reading, Scanner
-from .rebuild import CONSTANTS, RULES, STORAGES
+from .rebuild import CONSTANTS, HINTS, RULES, STORAGES
 from .recorded import with_recorded_roles
 from .walk import Found, Seen, Walked, walk
 
 __all__ = ["Contents", "assemble"]
 
-_KNOWN: Final = frozenset(RULES) | frozenset(CONSTANTS) | STORAGES
+_KNOWN: Final = frozenset(RULES) | frozenset(CONSTANTS) | STORAGES | HINTS
 _SHOWN: Final = 12
 _SHARED: Final = 8
 _LARGE: Final = 4096
@@ -66,7 +67,8 @@ def assemble(reader: Reader, contents: Contents) -> Catalog:
         *_findings(contents, walked, entries),
         *find_foreign(names, _KNOWN),
     ]
-    parts, recorded = with_recorded_roles([_part(found, entries) for found in walked.parts], entries, contents.manifest)
+    known = with_object_roles(contents.tree, names, [_part(found, entries) for found in walked.parts], entries)
+    parts, recorded = with_recorded_roles(*known, contents.manifest)
     return Catalog(
         path=reader.path,
         format=contents.format,
@@ -84,24 +86,40 @@ def assemble(reader: Reader, contents: Contents) -> Catalog:
 
 
 def _check(path: str, tensors: Iterable[Seen], faults: Mapping[str, str]) -> None:
-    bad = []
+    bad, whole = [], 0
     for seen in tensors:
         node = seen.node
         if type(node) is not TensorNode:
             continue
+        whole += 1
         storage = node.storage
         why = faults.get(storage.key, "") if storage is not None else ""
-        why = why or _misfit(node, storage)
+        why = why or _misfit(node, storage) or _broken_chunk(storage, faults)
         if why:
             bad.append(f"{seen.path or 'the tensor'}: {why}")
     if bad:
         more = [f"and {count(len(bad) - _SHOWN, 'tensor')} more"] if len(bad) > _SHOWN else []
+        others = whole - len(bad)
+        rest = [f"the other {others:,} tensors are whole"] if others > 1 else ["the other tensor is whole"][:others]
         raise CorruptFile(
             f"{path}: the data of {count(len(bad), 'tensor')} cannot be had",
-            details=[*bad[:_SHOWN], *more],
+            details=[*bad[:_SHOWN], *more, *rest],
             remedy="The file was cut short or altered. Copy it again, or use the checkpoint before it.",
             path=path,
         )
+
+
+def _broken_chunk(storage: Storage | None, faults: Mapping[str, str]) -> str:
+    """Why a chunk of a tensor cannot be had; "" where all can. A chunk must not stand for more than it holds."""
+    for chunk in storage.chunks if storage is not None else ():
+        node, source = chunk.node, chunk.node.storage
+        why = faults.get(source.key, "") if source is not None else "it has no data"
+        why = why or _misfit(node, source)
+        if not why and source is not None and nbytes_of(node.dtype, node.numel) > source.nbytes:
+            why = f"it repeats the elements of a storage of {source.nbytes:,} bytes"
+        if why:
+            return f"its chunk at {chunk.start}: {why}"
+    return ""
 
 
 def _misfit(node: TensorNode, storage: Storage | None) -> str:
@@ -113,11 +131,10 @@ def _misfit(node: TensorNode, storage: Storage | None) -> str:
         last += (size - 1) * step
     if low < 0:
         return f"shape {node.shape}, stride {node.stride}, offset {node.offset}: a number is negative"
-    itemsize = DTYPES[node.dtype].itemsize
-    if storage is None or empty or (last + 1) * itemsize <= storage.nbytes:
+    if storage is None or empty or (needed := nbytes_of(node.dtype, last + 1)) <= storage.nbytes:
         return ""
     return (
-        f"{format_shape(node.shape)} {node.dtype} from element {node.offset:,} needs {(last + 1) * itemsize:,} bytes, "
+        f"{format_shape(node.shape)} {node.dtype} from element {node.offset:,} needs {needed:,} bytes, "
         f"its storage {storage.key} has {storage.nbytes:,}"
     )
 
@@ -139,7 +156,7 @@ def _entry(seen: Seen, same: Mapping[str, Sequence[str]]) -> TensorEntry:
     key, span = (storage.key, storage.span) if storage is not None else ("", None)
     twins = same.get(key, ())
     shared = tuple([other for other in twins[: _SHARED + 1] if other != path][:_SHARED]) if len(twins) > 1 else ()
-    nbytes = node.numel * DTYPES[node.dtype].itemsize
+    nbytes = nbytes_of(node.dtype, node.numel)
     return TensorEntry(path, role, node.shape, node.dtype, node.stride, node.device, nbytes, key, span,
                        node.offset, layout, node.parameter, shared, keys, node)  # fmt: skip
 
@@ -151,7 +168,7 @@ def _composite(seen: Seen) -> TensorEntry:
     for size in node.shape:
         numel *= size
     device = str(node.detail.get("device", "cpu"))
-    nbytes = numel * DTYPES[node.dtype].itemsize
+    nbytes = nbytes_of(node.dtype, numel)
     return TensorEntry(seen.path, seen.role, node.shape, node.dtype, (), device, nbytes, "", None,
                        layout=seen.layout, parameter=node.parameter, keys=seen.keys)  # fmt: skip
 
@@ -224,9 +241,8 @@ def _used(group: Sequence[TensorEntry]) -> int:
     ranges = []
     for entry in group:
         if entry.nbytes:
-            size = DTYPES[entry.dtype].itemsize
             last = sum((n - 1) * step for n, step in zip(entry.shape, entry.stride, strict=True))
-            ranges.append((entry.offset * size, (entry.offset + last + 1) * size))
+            ranges.append((nbytes_of(entry.dtype, entry.offset), nbytes_of(entry.dtype, entry.offset + last + 1)))
     used = reached = 0
     for start, stop in sorted(ranges):
         used += max(0, stop - max(start, reached))

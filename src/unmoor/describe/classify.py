@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from unmoor.values.nodes import CompositeTensor, NumpyArray, NumpyScalar, Opaque, TensorNode
 from unmoor.values.optimizers import guess_family
+from unmoor.values.schedulers import CHILDREN, guess_scheduler
 
 __all__ = ["Match", "match"]
 
@@ -33,34 +34,23 @@ _EXTRA_STATE: Final = "_extra_state"
 _CPU_STATES: Final = frozenset({5056, 5048})
 _CUDA_STATES: Final = frozenset({16, 816016})
 _RNG_WORDS: Final = ("rng", "random", "cuda", "seed", "generator")
+_MODEL_WORDS: Final = ("state_dict", "model", "net", "module", "weight", "param", "ema", "loss", "criterion")
+_PARAMETERS: Final = frozenset({"weight", "bias", "running_mean", "running_var"})
+_DEVICES: Final = ("xpu", "npu", "hpu", "mlu", "musa")
 _PYTHON_STATE: Final = 625
 _NUMPY_STATE: Final = 624
 _SCALER: Final = frozenset({"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"})
+_LOADERS: Final = (
+    frozenset({"batches", "digest", "start", "generators"}),
+    frozenset({"_sampler_iter_state", "_sampler_iter_yielded", "_num_yielded"}),
+    frozenset({"_snapshot", "_steps_since_snapshot", "_iterator_finished"}),
+)
+"""What marks the position of a loader: of unmoor.resumable, and of torchdata with and without workers."""
 _PLATEAU: Final = frozenset({"factor", "patience", "cooldown", "num_bad_epochs"})
 _SHOWN: Final = 64
 _LONG_NAME: Final = 1024
 _PARAMS: Final = frozenset({"params", "param_names"})
 _MAX_BITS: Final = 256
-
-_SCHEDULERS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
-    ("ReduceLROnPlateau", _PLATEAU, ""),
-    ("OneCycleLR", frozenset({"total_steps", "_schedule_phases"}), "total_steps"),
-    ("OneCycleLR", frozenset({"total_steps", "use_beta1"}), "total_steps"),
-    ("CosineAnnealingWarmRestarts", frozenset({"T_0", "T_mult", "T_cur"}), "T_0"),
-    ("CosineAnnealingLR", frozenset({"T_max", "eta_min"}), "T_max"),
-    ("CyclicLR", frozenset({"total_size", "step_ratio"}), ""),
-    ("SWALR", frozenset({"swa_lrs", "anneal_epochs"}), "anneal_epochs"),
-    ("StepLR", frozenset({"step_size", "gamma"}), ""),
-    ("MultiStepLR", frozenset({"milestones", "gamma"}), ""),
-    ("LinearLR", frozenset({"start_factor", "end_factor"}), "total_iters"),
-    ("PolynomialLR", frozenset({"power", "total_iters"}), "total_iters"),
-    ("ConstantLR", frozenset({"factor", "total_iters"}), "total_iters"),
-    ("LambdaLR", frozenset({"lr_lambdas"}), ""),
-    ("SequentialLR", frozenset({"_milestones", "_schedulers"}), ""),
-    ("ChainedScheduler", frozenset({"_schedulers"}), ""),
-    ("ExponentialLR", frozenset({"gamma"}), ""),
-)
-"""Scheduler classes of torch by the keys that mark their state, and the key that tells how long they run."""
 
 
 def match(node: Any, key: Any) -> Match | None:
@@ -70,27 +60,35 @@ def match(node: Any, key: Any) -> Match | None:
         state = _generator(node, key)
         return Match("rng", state, {"streams": 1}) if state else None
     if kind in _MAPPINGS:
-        return _mapping(node)
+        return _mapping(node, key)
     if kind in _SEQUENCES:
         return _sequence(node, key)
     return _object(node) if kind is Opaque else None
 
 
-def _mapping(node: Mapping[Any, Any]) -> Match | None:
+def _mapping(node: Mapping[Any, Any], key: Any) -> Match | None:
     if "param_groups" in node:
         found = _optimizer(node, "state_dict")
     elif node.keys() >= _SCALER:
         found = Match("scaler", "state_dict", {"scale": _told(node["scale"])})
+    elif any(node.keys() >= keys for keys in _LOADERS):
+        found = Match("loader", "state_dict", {})
     elif "bit_generator" in node and "state" in node:
         found = Match("rng", "numpy", {"generator": _told(node["bit_generator"])})
     else:
         found = _scheduler(node)
-    return found or _model(node)
+    return found or _model(node, key)
 
 
-def _model(node: Mapping[Any, Any]) -> Match | None:
-    """A flat mapping of parameter names to tensors; an `_extra_state` may be anything."""
+def _model(node: Mapping[Any, Any], key: Any) -> Match | None:
+    """A flat mapping of parameter names to tensors; an `_extra_state` may be anything.
+
+    So may every value of what a module's own state_dict gave (it bears `_metadata`): packed weights are no tensors.
+    Of kind tensors where it may as well be values of the user's own: a plain dict whose names are no path into a
+    module, under a key that says nothing.
+    """
     tensors, flat, dotted = 0, 0, False
+    given = type(node) is OrderedDict and type(getattr(node, "_metadata", None)) in (dict, OrderedDict)
     for name, value in node.items():
         if type(name) is not str or len(name) > _LONG_NAME or " " in name:
             return None
@@ -100,11 +98,16 @@ def _model(node: Mapping[Any, Any]) -> Match | None:
             tensors += 1
             flat += not value.shape
             dotted = dotted or "." in name
-        elif not name.endswith(_EXTRA_STATE):
+        elif not given and not name.endswith(_EXTRA_STATE):
             return None
     if not tensors or (flat == tensors and not dotted and type(node) is dict):
         return None
-    return Match("model", "state_dict", {})
+    sure = dotted or type(node) is not dict or _is_worded(key) or not _PARAMETERS.isdisjoint(node)
+    return Match("model", "state_dict" if sure else "tensors", {})
+
+
+def _is_worded(key: Any) -> bool:
+    return type(key) is str and (not key or any(word in key.lower() for word in _MODEL_WORDS))
 
 
 def _optimizer(node: Mapping[Any, Any], kind: str) -> Match | None:
@@ -145,16 +148,22 @@ def _has_names(state: Mapping[Any, Any], groups: Sequence[Mapping[Any, Any]]) ->
 
 
 def _scheduler(node: Mapping[Any, Any]) -> Match | None:
-    counts = type(node.get("last_epoch")) is int or type(node.get("_step_count")) is int
-    if not counts and not node.keys() >= _PLATEAU:
+    if not _counts(node):
         return None
     if len(node) > _SHOWN or any(type(value) in _TENSORS or _has_parts(value) for value in node.values()):
         return None
-    guess, total = next(((name, key) for name, keys, key in _SCHEDULERS if keys <= node.keys()), ("", ""))
-    detail = {"guess": guess, "last_epoch": _told(node.get("last_epoch"))}
-    if total in node:
-        detail["total"] = _told(node[total])
+    family = guess_scheduler(node.keys())
+    detail = {"guess": family.name if family else "", "last_epoch": _told(node.get("last_epoch"))}
+    if family and family.length in node:
+        detail["total"] = _told(node[family.length])
     return Match("scheduler", "state_dict", detail)
+
+
+def _counts(node: Mapping[Any, Any]) -> bool:
+    """Whether a mapping has what only a scheduler has: a counter, a patience, or schedulers of its own."""
+    counter = type(node.get("last_epoch")) is int or type(node.get("_step_count")) is int
+    children = node.get(CHILDREN) if "_last_lr" in node else None
+    return counter or node.keys() >= _PLATEAU or (type(children) in _SEQUENCES and bool(children))
 
 
 def _has_parts(value: Any) -> bool:
@@ -165,13 +174,14 @@ def _has_parts(value: Any) -> bool:
 
 
 def _generator(node: TensorNode, key: Any) -> str:
-    """The generator whose state a tensor may be: torch-cpu by its size, cuda by its size and a word in its key."""
+    """The generator whose state a tensor may be: torch-cpu by its size, a device's by size and a word in its key."""
     if node.dtype != "uint8" or len(node.shape) != 1:
         return ""
     if node.shape[0] in _CPU_STATES:
         return "torch-cpu"
-    worded = type(key) is str and any(word in key.lower() for word in _RNG_WORDS)
-    return "cuda" if node.shape[0] in _CUDA_STATES and worded else ""
+    words = key.lower() if type(key) is str else ""
+    device = next((device for device in _DEVICES if device in words), "cuda")
+    return device if node.shape[0] in _CUDA_STATES and any(word in words for word in (*_RNG_WORDS, *_DEVICES)) else ""
 
 
 def _sequence(node: Sequence[Any], key: Any) -> Match | None:
@@ -195,14 +205,23 @@ def _words(value: Any) -> bool:
 
 
 def _object(node: Opaque) -> Match | None:
-    """A pickled nn.Module, TorchScript module or optimizer, known by the attributes that every one of them has."""
+    """A pickled nn.Module, TorchScript module, optimizer or scheduler, known by the attributes that all of them have."""
     state = node.state
     if type(state) is not dict:
         return None
     if ("_parameters" in state and "_modules" in state) or node.name.startswith("__torch__."):
         return Match("model", "object", {"class": node.name})
-    found = _optimizer(state, "object") if "param_groups" in state else None
+    found = _optimizer(state, "object") if "param_groups" in state else _scheduler_object(state)
     return found and found._replace(detail={**found.detail, "class": node.name})
+
+
+def _scheduler_object(state: Mapping[Any, Any]) -> Match | None:
+    """A pickled scheduler: it holds its optimizer, and counts; one that runs others may do neither by itself."""
+    if not _counts(state) or not (type(state.get("optimizer")) is Opaque or CHILDREN in state):
+        return None
+    family = guess_scheduler(state.keys())
+    detail = {"guess": family.name if family else "", "last_epoch": _told(state.get("last_epoch"))}
+    return Match("scheduler", "object", detail)
 
 
 def _told(value: Any) -> Any:

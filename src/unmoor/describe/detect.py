@@ -17,16 +17,19 @@ from unmoor.values.text import count, format_bytes, listing
 
 from .reading import read_pickle_at
 from .torch_legacy import MAGIC
+from .torch_tar import is_torch_tar
 
 __all__ = ["detect", "name_finding"]
 
 _HEAD: Final = 1 << 16
 _SHORTEST: Final = 9
+_TAR_MARK: Final = 257
 _QUOTED: Final = 60
 _LATEST_PICKLE: Final = 5
 _MAX_TEXT_PICKLE: Final = 64 << 20
 _OLD_MAGIC: Final = f"L{MAGIC}L\n".encode()
 _LFS: Final = b"version https://git-lfs"
+_DCP: Final = "torch.distributed.checkpoint.metadata.Metadata"
 _UNPACK: Final = "Unpack it first, then give the file inside."
 
 _FOREIGN: Final[tuple[tuple[int, bytes, str, str], ...]] = (
@@ -37,7 +40,7 @@ _FOREIGN: Final[tuple[tuple[int, bytes, str, str], ...]] = (
     (0, b"\x04\x22\x4d\x18", "an lz4-compressed file", _UNPACK),
     (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", _UNPACK),
     (0, b"Rar!\x1a\x07", "a RAR archive", _UNPACK),
-    (257, b"ustar", "a tar archive", ""),
+    (257, b"ustar", "a tar archive", _UNPACK),
     (0, b"\x93NUMPY", "a numpy .npy array", "Read it with numpy.load."),
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras writes such)", "Read it with h5py."),
     (0, b"GGUF", "a GGUF model of llama.cpp", ""),
@@ -58,11 +61,13 @@ _NO_DATA: Final[tuple[tuple[int, bytes, str, str], ...]] = (
 )
 """Files that are no checkpoint of anything."""
 
+_SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
+
 _TORCH_NAMES: Final = frozenset({".pt", ".pth", ".ckpt", ".bin", ".pkl", ".t7", ".tar", ".model", ".weights"})
 
 
 def detect(reader: Reader) -> str:
-    """`zip`, `legacy` or `safetensors`. Raises NotACheckpoint or UnsupportedFile saying what else it is."""
+    """`zip`, `legacy`, `tar` or `safetensors`. Raises NotACheckpoint or UnsupportedFile saying what else it is."""
     head = read(reader, 0, _HEAD)
     if not head:
         raise NotACheckpoint(
@@ -76,6 +81,8 @@ def detect(reader: Reader) -> str:
         return "safetensors"
     if head.startswith(_OLD_MAGIC) or (head[0] == 0x80 and len(head) > 1 and head[1] <= _LATEST_PICKLE):
         return _pickle(reader)
+    if head.startswith(b"ustar", _TAR_MARK) and is_torch_tar(reader):
+        return "tar"
     _refuse_marked(reader, head)
     if reader.size < _SHORTEST:
         raise NotACheckpoint(f"{reader.path} has only {count(reader.size, 'byte')}: {head!r}", path=reader.path)
@@ -97,6 +104,10 @@ def name_finding(path: str, kind: str) -> list[Finding]:
     if suffix == ".distcp":
         what = "one shard file of a torch.distributed.checkpoint (DCP) folder: its tensors have no names in here"
         return [Finding("shard-of-folder", "warning", "", what, "open the folder")]
+    shard = _SHARD.search(path)
+    if shard:
+        what = f"file {int(shard[1])} of the {int(shard[2])} of one state dict: the others lie beside it"
+        return [Finding("shard-of-index", "warning", "", what, "open the folder, or the .index.json")]
     if kind == "safetensors" and suffix in _TORCH_NAMES:
         what = f"safetensors data under a {suffix} name"
     elif kind != "safetensors" and suffix == ".safetensors":
@@ -111,10 +122,13 @@ def _pickle(reader: Reader) -> str:
     if type(reading.value) is int and reading.value == MAGIC:
         return "legacy"
     details = [f"it names {listing(sorted(reading.globals), 6)}"] if reading.globals else []
+    listed = type(reading.value) is Opaque and reading.value.name == _DCP
     raise UnsupportedFile(
         f"{reader.path} is a bare pickle (protocol {reading.protocol}) of {_kind(reading.value)}, not a torch file",
         details=details,
-        remedy="Only files that torch.save wrote, or safetensors, are read here.",
+        remedy="Give the folder that it lies in."
+        if listed
+        else "Only files that torch.save wrote, or safetensors, are read here.",
         path=reader.path,
     )
 
@@ -132,15 +146,9 @@ def _refuse_marked(reader: Reader, head: bytes) -> None:
     for table, error in ((_FOREIGN, UnsupportedFile), (_NO_DATA, NotACheckpoint)):
         for offset, mark, name, remedy in table:
             if head.startswith(mark, offset):
-                kind, help_ = (name, remedy) if mark != b"ustar" else _tar(head)
-                raise error(f"{reader.path} is {kind}, not a torch or safetensors file", remedy=help_, path=reader.path)
-
-
-def _tar(head: bytes) -> tuple[str, str]:
-    first = head[:100].partition(b"\0")[0]
-    if first in (b"storages", b"tensors", b"pickle", b"./storages", b"sys_info"):
-        return "a torch tar file of before torch 0.1.10", "Load and save it again with a torch that still reads it."
-    return "a tar archive", _UNPACK
+                raise error(
+                    f"{reader.path} is {name}, not a torch or safetensors file", remedy=remedy, path=reader.path
+                )
 
 
 def _refuse_protobuf(reader: Reader, head: bytes) -> None:

@@ -19,6 +19,11 @@ def _any_of(required: str, *others: str) -> Callable[[_Keys], bool]:
     return lambda tree: required in tree and any(key in tree for key in others)
 
 
+def _holds(key: str, *keys: str) -> Callable[[_Keys], bool]:
+    wanted = frozenset(keys)
+    return lambda tree: isinstance(tree.get(key), Mapping) and wanted <= tree[key].keys()
+
+
 DIALECTS: Final[tuple[tuple[str, Callable[[_Keys], bool]], ...]] = (
     ("lightning", _has("pytorch-lightning_version")),
     ("accelerate", _has("random_state", "numpy_random_seed", "torch_manual_seed")),
@@ -26,6 +31,11 @@ DIALECTS: Final[tuple[tuple[str, Callable[[_Keys], bool]], ...]] = (
     ("hippynn", _any_of("controller", "metric_tracker", "torch_rng_state")),
     ("deepspeed", _has("module", "ds_version")),
     ("deepspeed", _has("optimizer_state_dict", "ds_version")),
+    ("hippynn", _has("training_modules", "controller", "database")),
+    ("composer", _holds("state", "model", "optimizers")),
+    ("mmengine", _has("meta", "state_dict", "message_hub")),
+    ("imagenet-example", _has("arch", "state_dict", "best_acc1")),
+    ("torchtitan", _has("model", "optimizer", "lr_scheduler", "train_state")),
     ("fairseq", _has("optimizer_history", "extra_state")),
     ("nanogpt", _has("model_args", "iter_num")),
     ("megatron", _has("checkpoint_version", "args")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta, timezone
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, HostileFile
@@ -28,7 +29,9 @@ _MAX_TWINS: Final = 16
 _SAFE_INT: Final = (1 << 61) - 1
 _DICTS: Final = frozenset({dict, OrderedDict, Counter})
 _EASY_KEYS: Final = frozenset({str, bytes, bool, type(None), Opaque, TensorNode, CompositeTensor})
-_HASHABLE: Final = _EASY_KEYS | {int, float, complex, tuple, frozenset, range, NumpyScalar, TorchValue, Storage}
+_MOMENTS: Final = frozenset({date, datetime, time, timedelta, timezone})
+_NUMBERS: Final = frozenset({int, float, complex, range})
+_HASHABLE: Final = _EASY_KEYS | _NUMBERS | _MOMENTS | {tuple, frozenset, NumpyScalar, TorchValue, Storage}
 
 
 class Short(Exception):
@@ -45,10 +48,11 @@ class Machine:
     `rules` maps "module.name" to what builds a value from the arguments, `constants` to a ready value, `builds` a type
     of value to what sets a state on it. `persistent` answers a persistent id. `where` is how messages name the pickle.
     `globals` are all names met, `calls` every call of an unknown one, `notes` what was simplified and how often.
+    `allowance` multiplies what the reading may create and how many steps it may take.
     """
 
-    __slots__ = ("builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "notes", "path",
-                 "persistent", "pos", "protocol", "rules", "size", "stack", "twins", "where")  # fmt: skip
+    __slots__ = ("allowance", "builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "notes",
+                 "path", "persistent", "pos", "protocol", "rules", "size", "stack", "twins", "where")  # fmt: skip
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Machine:
         persistent: Callable[[Machine, Any], Any],
         path: str,
         where: str,
+        allowance: int = 1,
     ) -> None:
         self.data, self.pos, self.size = data, pos, len(data)
         self.rules, self.constants, self.builds, self.persistent = rules, constants, builds, persistent
@@ -73,7 +78,8 @@ class Machine:
         self.notes: dict[tuple[str, str], int] = {}
         self.twins: dict[tuple[int, int], int] = {}
         self.protocol = 0
-        self.left = _MAX_OBJECTS
+        self.allowance = allowance
+        self.left = _MAX_OBJECTS * allowance
 
     def corrupt(self, what: str) -> CorruptFile:
         """The error for a pickle that no reader could follow."""
@@ -91,7 +97,7 @@ class Machine:
         """Take `units` (about 64 bytes of memory each) from the budget."""
         self.left -= units
         if self.left < 0:
-            raise self.hostile(f"has created more than {_MAX_OBJECTS:,} objects")
+            raise self.hostile(f"has created more than {_MAX_OBJECTS * self.allowance:,} objects")
 
     def note(self, code: str, what: str) -> None:
         """Count one simplification, to be told in a finding of that code."""

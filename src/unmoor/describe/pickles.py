@@ -21,6 +21,7 @@ _U4: Final = Struct("<I").unpack_from
 
 _MARK, _STOP, _REDUCE, _PUT, _LONG_PUT, _GET = b"(.Rqrh"
 _TUPLE, _TUPLE1, _TUPLE2, _INT1 = b"t\x85\x86K"
+_MEMOIZE: Final = 0x94
 
 
 def run(machine: Machine) -> Any:
@@ -43,7 +44,7 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
     data, memo, meta, table = m.data, m.memo, m.meta, TABLE
     stack, pos, index = m.stack, m.pos, -1
     try:
-        for _ in range(_MAX_STEPS):
+        for _ in range(_MAX_STEPS * m.allowance):
             op = data[pos]
             pos += 1
             if op == _LONG_PUT:
@@ -56,6 +57,8 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
             elif op == _INT1:
                 stack.append(data[pos])
                 pos += 1
+            elif op == _MEMOIZE:
+                memo[len(memo)] = stack[-1]
             elif op == _MARK:
                 meta.append(stack)
                 m.stack = stack = []
@@ -89,4 +92,4 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
         raise m.corrupt(f"recalls memo {index}, which was never stored") from None
     finally:
         m.pos = pos
-    raise m.hostile(f"takes more than {_MAX_STEPS:,} steps")
+    raise m.hostile(f"takes more than {_MAX_STEPS * m.allowance:,} steps")

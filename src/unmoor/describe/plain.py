@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
 from typing import Any, Final
 
 from unmoor.values.nodes import Opaque
@@ -114,6 +115,39 @@ def _range(m: Machine, args: _Args) -> Any:
     return range(*args) if known else None
 
 
+def _moment(kind: Callable[..., Any]) -> Rule:
+    """A date, time or both: packed into bytes, with a time zone of the standard library or none."""
+
+    def rule(m: Machine, args: _Args) -> Any:
+        m.charge(2)
+        packed = [part.encode("utf-8", "surrogatepass") if type(part) is str else part for part in args[:1]]
+        if not packed or type(packed[0]) is not bytes or any(type(part) is not timezone for part in args[1:]):
+            return None
+        try:
+            return kind(*packed, *args[1:])
+        except (TypeError, ValueError):
+            return None
+
+    return rule
+
+
+def _duration(m: Machine, args: _Args) -> Any:
+    m.charge(2)
+    try:
+        return timedelta(*args) if len(args) == 3 and all(type(part) is int for part in args) else None
+    except OverflowError:
+        return None
+
+
+def _zone(m: Machine, args: _Args) -> Any:
+    m.charge(2)
+    known = 1 <= len(args) <= 2 and type(args[0]) is timedelta and all(type(part) is str for part in args[1:])
+    try:
+        return timezone(*args) if known else None
+    except ValueError:
+        return None
+
+
 def _encode(m: Machine, args: _Args) -> Any:
     """Protocol 2 has no bytes: it writes them as latin-1 text and a call of _codecs.encode."""
     if len(args) != 2 or type(args[0]) is not str or args[1] not in _LATIN:
@@ -178,6 +212,8 @@ PLAIN_RULES: Final[dict[str, Rule]] = {
     "builtins.dict": _dict, "builtins.complex": _complex, "builtins.slice": _slice, "builtins.range": _range,
     "builtins.bytes": _bytes, "builtins.bytearray": _bytearray,
     "_codecs.encode": _encode,
+    "datetime.datetime": _moment(datetime), "datetime.date": _moment(date), "datetime.time": _moment(time),
+    "datetime.timedelta": _duration, "datetime.timezone": _zone,
     "copyreg._reconstructor": _reconstructor, "copyreg.__newobj__": _new_object,
 }  # fmt: skip
 

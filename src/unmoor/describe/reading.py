@@ -47,22 +47,26 @@ def no_persistent(machine: Machine, pid: Any) -> Any:
     return Opaque("pickle.persistent_id", (pid,))
 
 
-def read_pickle(data: bytes | bytearray, *, path: str, where: str, persistent: Persistent = no_persistent) -> Reading:
+def read_pickle(
+    data: bytes | bytearray, *, path: str, where: str, persistent: Persistent = no_persistent, allowance: int = 1
+) -> Reading:
     """Read the pickle that begins `data`. Raises CorruptFile where the data ends first."""
     try:
-        return _read(data, path=path, where=where, persistent=persistent)
+        return _read(data, path=path, where=where, persistent=persistent, allowance=allowance)
     except Short:
         raise CorruptFile(
             f"{where} is cut short: its {len(data):,} bytes end in the middle of an instruction", path=path
         ) from None
 
 
-def read_pickle_at(reader: Reader, offset: int, *, where: str, persistent: Persistent = no_persistent) -> Reading:
+def read_pickle_at(
+    reader: Reader, offset: int, *, where: str, persistent: Persistent = no_persistent, window: int = _WINDOW
+) -> Reading:
     """Read the pickle at `offset` of a file, whose length only reading tells. `end` counts from `offset`.
 
-    Reads a small window first and a larger one while the pickle goes on, never past MAX_PICKLE.
+    Reads `window` bytes first and a larger window while the pickle goes on, never past MAX_PICKLE.
     """
-    rest, size = reader.size - offset, _WINDOW
+    rest, size = max(0, reader.size - offset), window
     while True:
         data = bytearray(min(size, rest))
         read_into(reader, offset, memoryview(data))
@@ -82,9 +86,16 @@ def read_pickle_at(reader: Reader, offset: int, *, where: str, persistent: Persi
         size = min(max(_GROWTH * size, need), MAX_PICKLE)
 
 
-def _read(data: bytes | bytearray, *, path: str, where: str, persistent: Persistent) -> Reading:
+def _read(data: bytes | bytearray, *, path: str, where: str, persistent: Persistent, allowance: int = 1) -> Reading:
     machine = Machine(
-        data, rules=RULES, constants=CONSTANTS, builds=BUILDS, persistent=persistent, path=path, where=where
+        data,
+        rules=RULES,
+        constants=CONSTANTS,
+        builds=BUILDS,
+        persistent=persistent,
+        path=path,
+        where=where,
+        allowance=allowance,
     )
     value = pickles.run(machine)
     return Reading(

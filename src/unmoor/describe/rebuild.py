@@ -17,7 +17,7 @@ from .arrays import NUMPY_BUILDS, NUMPY_RULES
 from .machine import Machine, Rule
 from .plain import PLAIN_BUILDS, PLAIN_RULES
 
-__all__ = ["BUILDS", "CONSTANTS", "RULES", "STORAGES", "View", "storage_parts"]
+__all__ = ["BUILDS", "CONSTANTS", "HINTS", "RULES", "STORAGES", "View", "storage_parts"]
 
 _Args = tuple[Any, ...]
 _LIMIT: Final = 1 << 63
@@ -55,6 +55,9 @@ _STORAGE_DTYPES: Final = {
 
 STORAGES: Final = frozenset(_STORAGE_DTYPES) | {"torch.storage.TypedStorage"}
 """The names of torch's storage classes."""
+
+HINTS: Final = frozenset({"torch.nested._internal.nested_tensor.NestedTensor", "torch._dynamo.decorators._DimRange"})
+"""Classes beside the parts of a jagged tensor that add nothing to them: what it is, what torch.compile made of it."""
 
 
 def storage_dtype(kind: Any) -> str | None:
@@ -228,6 +231,21 @@ def _nested(m: Machine, args: _Args) -> Any:
     return CompositeTensor("nested", (count,), parts["values"].dtype, parts)
 
 
+def _jagged(m: Machine, args: _Args) -> Any:
+    """A nested tensor of layout jagged: its values, the offsets at which its rows begin, and which size is ragged."""
+    given = args[0] if len(args) == 1 and type(args[0]) is dict else {}
+    parts = {name: part for name in ("values", "offsets", "lengths") if type(part := given.get(name)) is TensorNode}
+    ragged = given.get("_ragged_idx")
+    if "values" not in parts or "offsets" not in parts or type(ragged) is not int:
+        return None
+    m.charge(8)
+    rows, sizes = parts["offsets"].numel - 1, list(parts["values"].shape)
+    sizes[ragged - 1 : ragged] = [-1]
+    shape = (rows, *sizes)
+    grad = given.get("requires_grad") is True
+    return CompositeTensor("jagged", shape, parts["values"].dtype, parts, {"ragged_idx": ragged}, grad)
+
+
 def _quantized(m: Machine, args: _Args) -> Any:
     _need(m, args, "_rebuild_qtensor", 7)
     numbers = args[4]
@@ -285,6 +303,8 @@ def _from_type(m: Machine, args: _Args) -> Any:
     made, name = m.call(function, inner), _class_name(cls)
     if type(made) not in (TensorNode, CompositeTensor):
         return None
+    if type(made) is CompositeTensor and made.layout == "jagged":
+        return made
     if name in _PARAMETERS:
         made = replace(made, parameter=True)
     elif name != "torch.Tensor":
@@ -295,7 +315,7 @@ def _from_type(m: Machine, args: _Args) -> Any:
         children = {str(key): part for key, part in parts.items() if type(part) is TensorNode}
         m.charge(len(parts))
         return replace(made, children=children)
-    if parts:
+    if any("dynamo" not in str(key) and key != "_specialize_on" for key in parts):
         m.note("left-out", "attributes of a tensor are left out")
     return made
 
@@ -350,6 +370,7 @@ RULES: Final[dict[str, Rule]] = {
        for version in ("", "_v2")},
     **dict.fromkeys(_PARAMETERS, _parameter),
     "torch.autograd.variable.Variable": _variable,
+    "torch.nested._internal.nested_tensor._rebuild_njt": _jagged,
     "torch.Size": _size,
     "torch.device": _device,
     "torch.serialization._get_layout": _layout,

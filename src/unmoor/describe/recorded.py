@@ -39,7 +39,10 @@ def _roles(manifest: Mapping[str, Any] | None) -> dict[tuple[Any, ...], str]:
 
 
 def _part(part: Part, role: str | None) -> Part:
-    return part if role is None or role == part.role or role == "rng" else replace(part, role=role)
+    if role is None or role == "rng":
+        return part
+    kind = "state_dict" if part.kind == "tensors" else part.kind
+    return part if (role, kind) == (part.role, part.kind) else replace(part, role=role, kind=kind)
 
 
 def _entry(entry: TensorEntry, roles: Mapping[tuple[Any, ...], str], lengths: Sequence[int]) -> TensorEntry:

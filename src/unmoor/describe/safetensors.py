@@ -33,8 +33,11 @@ _PACKED: Final = {"F4": 2}
 _FOREIGN: Final = frozenset({"F6_E2M3", "F6_E3M2"})
 
 
-def describe_safetensors(reader: Reader) -> Catalog:
-    """The catalog of one safetensors file. Raises CorruptFile or HostileFile naming what is against the format."""
+def describe_safetensors(reader: Reader, file: str = "") -> Catalog:
+    """The catalog of one safetensors file. Raises CorruptFile or HostileFile naming what is against the format.
+
+    `file` is the name of the file among those of a larger catalog; spans and storage keys bear it.
+    """
     start, header = _read_header(reader)
     metadata = header.pop(_METADATA, None)
     if metadata is not None and (
@@ -45,7 +48,7 @@ def describe_safetensors(reader: Reader) -> Catalog:
     faults = []
     for name, entry in header.items():
         try:
-            tree[name] = _tensor(reader.path, name, entry, start)
+            tree[name] = _tensor(reader.path, file, name, entry, start)
         except CorruptFile as fault:
             faults.append(fault.headline)
     faults = faults or _cover(tree, start, reader.size)
@@ -104,7 +107,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _tensor(path: str, name: str, entry: Any, start: int) -> TensorNode:
+def _tensor(path: str, file: str, name: str, entry: Any, start: int) -> TensorNode:
     if type(entry) is not dict or entry.keys() != _FIELDS:
         raise CorruptFile(f"{name[:200]}: its entry is no dtype, shape and data_offsets")
     shape, offsets, code = entry["shape"], entry["data_offsets"], entry["dtype"]
@@ -122,7 +125,8 @@ def _tensor(path: str, name: str, entry: Any, start: int) -> TensorNode:
     due = _product(sizes) * dtype.itemsize
     if nbytes != due:
         raise CorruptFile(f"{name[:200]}: {nbytes:,} bytes for shape {shape[:8]} of {code}, which takes {due:,}")
-    storage = Storage(name, dtype.name, nbytes, "cpu", Span(start + offsets[0], nbytes), None)
+    key = f"{file}/{name}" if file else name
+    storage = Storage(key, dtype.name, nbytes, "cpu", Span(start + offsets[0], nbytes, file), None)
     return TensorNode(storage, 0, sizes, _strides(sizes), dtype.name, "cpu")
 
 

@@ -8,6 +8,7 @@ lies is known only after the object has been read, so the object is read twice: 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, UnsupportedFile
@@ -32,22 +33,26 @@ _PID_FIELDS: Final = 6
 _MODULE_FIELDS: Final = 4
 
 
-def describe_legacy(reader: Reader) -> Catalog:
-    """The catalog of a legacy stream. Raises CorruptFile naming the tensors whose data is cut short."""
+def describe_legacy(reader: Reader, file: str = "") -> Catalog:
+    """The catalog of a legacy stream. Raises CorruptFile naming the tensors whose data is cut short.
+
+    `file` is the name of the file among those of a larger catalog; spans and storage keys bear it.
+    """
     system, start = _read_head(reader)
     where = f"{reader.path}: the object pickle"
     wanted = _Wanted()
     first = read_pickle_at(reader, start, where=where, persistent=wanted)
     keys = read_pickle_at(reader, start + first.end, where=f"{reader.path}: the list of storages")
     storages, faults, end = _lay_out(reader, _words(reader, keys.value), wanted, start + first.end + keys.end)
+    storages = {key: _placed(storage, file) for key, storage in storages.items()} if file else storages
     reading = read_pickle_at(reader, start, where=where, persistent=_Found(storages))
     contents = Contents(
         format="torch-legacy",
         tree=reading.value,
         readings=[reading],
         structure=reading.end,
-        storages=storages,
-        faults=faults,
+        storages={storage.key: storage for storage in storages.values()},
+        faults={storages[key].key: why for key, why in faults.items()},
         findings=_findings(reader.size - end, faults),
         facts={
             "protocol": reading.protocol,
@@ -74,6 +79,12 @@ def _read_head(reader: Reader) -> tuple[dict[Any, Any], int]:
             f"{reader.path} is a torch stream of version {values[1]!r:.40}, not {_PROTOCOL}", path=reader.path
         )
     return values[2], offset
+
+
+def _placed(storage: Storage, file: str) -> Storage:
+    """A storage as one of several files."""
+    span = None if storage.span is None else replace(storage.span, file=file)
+    return replace(storage, key=f"{file}/{storage.key}", span=span)
 
 
 class _Wanted:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, UnsupportedFile
@@ -24,7 +25,7 @@ from .reading import MAX_PICKLE, Reading, read_pickle
 from .rebuild import storage_parts
 from .zips import Archive, read_archive, record_bytes
 
-__all__ = ["describe_zip"]
+__all__ = ["Saved", "describe_zip", "read_saved"]
 
 _SMALL: Final = 1 << 10
 _MAX_INFLATED: Final = 64 << 20
@@ -33,20 +34,28 @@ _MANIFEST: Final = "unmoor/manifest.json"
 _PICKLE: Final = "data.pkl"
 _CONSTANTS: Final = "constants.pkl"
 _CODE: Final = "code/"
+_FIRST_SCRIPT: Final = "model.json"
 _PID_FIELDS: Final = 5
+_MOST_OF_ONE: Final = 1032
+"""Bytes that one deflated byte can stand for, at most."""
 
 
-def describe_zip(reader: Reader) -> Catalog:
-    """The catalog of a zip. Raises UnsupportedFile where it is some other kind of zip than torch's."""
+def describe_zip(reader: Reader, file: str = "") -> Catalog:
+    """The catalog of a zip. Raises UnsupportedFile where it is some other kind of zip than torch's.
+
+    `file` is the name of the file among those of a larger catalog; spans and storage keys bear it.
+    """
     archive = read_archive(reader)
     prefix = _prefix(reader, archive)
     script = prefix + _CONSTANTS in archive.records
-    source = _Source(reader, archive, prefix)
+    source = _Source(reader, archive, prefix, file)
     readings = [source.read(_PICKLE, "data")] + ([source.read(_CONSTANTS, "constants")] if script else [])
     tree = {"data": readings[0].value, "constants": readings[1].value} if script else readings[0].value
     manifest = _manifest(reader, archive, prefix)
     facts = _facts(reader, archive, prefix)
     facts |= {"protocol": readings[0].protocol, "byteorder": source.byteorder, "torch_version": _writer(manifest)}
+    if prefix + "byteorder" not in archive.records:
+        facts["byteorder_assumed"] = True
     contents = Contents(
         format="torchscript" if script else "torch-zip",
         tree=tree,
@@ -59,6 +68,25 @@ def describe_zip(reader: Reader) -> Catalog:
         facts=facts,
     )
     return assemble(reader, contents)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What torch.save wrote in one archive, before anything is judged: its pickle, its storages and their faults."""
+
+    reading: Reading
+    storages: Mapping[str, Storage]
+    faults: Mapping[str, str]
+    archive: Archive
+    prefix: str
+
+
+def read_saved(reader: Reader, file: str, base: int) -> Saved:
+    """The archive behind `reader`, which begins at byte `base` of `file`; the spans of its storages say so."""
+    archive = read_archive(reader)
+    prefix = _prefix(reader, archive)
+    source = _Source(reader, archive, prefix, file, base)
+    return Saved(source.read(_PICKLE, "data"), source.storages, source.faults, archive, prefix)
 
 
 def _prefix(reader: Reader, archive: Archive) -> str:
@@ -75,6 +103,12 @@ def _prefix(reader: Reader, archive: Archive) -> str:
         raise UnsupportedFile(
             f"{reader.path} is a numpy .npz archive of arrays ({names}), not a torch checkpoint", path=reader.path
         )
+    if any(name.rpartition("/")[2] == _FIRST_SCRIPT for name in archive.records):
+        raise UnsupportedFile(
+            f"{reader.path} is a TorchScript archive of torch 1.0 to 1.3 ({_FIRST_SCRIPT}), a format of its own",
+            remedy="Load it with torch.jit.load of a torch that reads it, and save its state_dict().",
+            path=reader.path,
+        )
     raise UnsupportedFile(
         f"{reader.path} is a zip without a {_PICKLE}, not a torch checkpoint",
         details=[f"it holds {names}" if names else "it is empty"],
@@ -85,8 +119,8 @@ def _prefix(reader: Reader, archive: Archive) -> str:
 class _Source:
     """Answers the persistent ids of a pickle with storages, and keeps what is wrong with their records."""
 
-    def __init__(self, reader: Reader, archive: Archive, prefix: str) -> None:
-        self.reader, self.records, self.prefix = reader, archive.records, prefix
+    def __init__(self, reader: Reader, archive: Archive, prefix: str, file: str, base: int = 0) -> None:
+        self.reader, self.records, self.prefix, self.file, self.base = reader, archive.records, prefix, file, base
         self.storages: dict[str, Storage] = {}
         self.faults: dict[str, str] = {}
         self.byteorder = self._byteorder()
@@ -104,6 +138,7 @@ class _Source:
         """The storage of a persistent id ("storage", class, key, tag, number of elements)."""
         dtype, key, tag, numel = storage_parts(machine, pid, _PID_FIELDS)
         name = key if self.folder == "data" else f"{self.folder}/{key}"
+        name = f"{self.file}{f'@{self.base}' if self.base else ''}/{name}" if self.file else name
         nbytes = numel * DTYPES[dtype].itemsize
         known = self.storages.get(name)
         if known is None:
@@ -115,11 +150,14 @@ class _Source:
 
     def _make(self, name: str, key: str, dtype: str, nbytes: int, tag: str) -> Storage:
         record = self.records.get(f"{self.prefix}{self.folder}/{key}")
-        span, crc32 = (record.span, record.crc32) if record is not None else (None, None)
+        span, crc32 = (record.span(self.file, self.base), record.crc32) if record is not None else (None, None)
         if record is None and tag != "meta":
             self.faults[name] = f"its record {self.folder}/{key} is missing from the archive"
         elif record is not None and record.nbytes != nbytes:
             what = f"has {record.nbytes:,} bytes, the pickle says {nbytes:,}"
+            self.faults[name] = f"its record {self.folder}/{key} {what}"
+        elif record is not None and record.nbytes > _MOST_OF_ONE * (record.stored + 1):
+            what = f"says that {record.stored:,} bytes inflate to {record.nbytes:,}, which none do"
             self.faults[name] = f"its record {self.folder}/{key} {what}"
         self.storages[name] = storage = Storage(name, dtype, nbytes, tag, span, crc32, self.byteorder)
         return storage
@@ -162,7 +200,7 @@ def _facts(reader: Reader, archive: Archive, prefix: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "archive": prefix.removesuffix("/"),
         "records": len(archive.records),
-        "data_pkl": None if record.span is None else (record.offset, record.nbytes),
+        "data_pkl": None if record.method else (record.offset, record.nbytes),
         "central_directory": (archive.directory.offset, archive.directory.nbytes),
     }
     version = archive.records.get(prefix + "version")
@@ -178,7 +216,7 @@ def _findings(archive: Archive, prefix: str) -> list[Finding]:
     if packed:
         message = f"{count(len(packed), 'record')} compressed, which torch.save never does: {listing(packed)}"
         findings.append(
-            Finding("compressed-record", "warning", "", message, "write the file again to read it by parts")
+            Finding("compressed-record", "warning", "", message, "zip it again without compression to read it faster")
         )
     bare = [record.name for record in archive.records.values() if record.crc32 is None]
     if bare:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from unmoor.errors import CorruptFile, HostileFile, UnsupportedFile
 from unmoor.filing import Reader, read, read_into
-from unmoor.values.nodes import Span
+from unmoor.values.nodes import Span, inflated
 from unmoor.values.text import format_bytes, listing
 
 from .zip_ends import End, prefixed, read_end
@@ -56,10 +56,11 @@ class Record(NamedTuple):
     method: int
     header: int
 
-    @property
-    def span(self) -> Span | None:
-        """Where its bytes lie; None where they are compressed."""
-        return Span(self.offset, self.nbytes) if self.method == _STORED else None
+    def span(self, file: str = "", base: int = 0) -> Span:
+        """Where its bytes lie as they are, in an archive that begins at byte `base` of `file`."""
+        if self.method == _STORED:
+            return Span(base + self.offset, self.nbytes, file)
+        return Span(0, self.nbytes, inflated(file, base + self.offset, self.stored, self.nbytes))
 
 
 @dataclass(frozen=True, slots=True)

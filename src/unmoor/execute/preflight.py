@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from unmoor.errors import MismatchError
 from unmoor.values.dtypes import dtype_bytes
+from unmoor.values.nodes import Span, Storage, TensorNode
 from unmoor.values.plan import Copy
 from unmoor.values.text import count, format_shape
 
 from .reading import OpenSpan
 from .schedule import Block, place_of
 from .sinks import Sink
-from .tiling import extent
+from .tiling import extent, is_dense
 from .verify import Fault, corrupt
 
 __all__ = ["refuse_cut_short", "refuse_impossible", "waves_of"]
@@ -67,11 +68,31 @@ def _fault(copy: Copy, sinks: Mapping[str, Sink]) -> str:
         return f"no memory was given for slot {slot.id}"
     if 0 in node.shape:
         return ""
+    if storage is not None and storage.chunks:
+        return _chunked_fault(node, storage)
     if storage is None or storage.span is None:
         return "the file holds no data for it"
+    return _reach_fault(node, storage.span)
+
+
+def _chunked_fault(node: TensorNode, storage: Storage) -> str:
+    """A tensor of several chunks is copied whole, and each chunk lies within its own storage."""
+    whole = (node.offset, node.shape, node.dtype) == (0, storage.shape, storage.dtype)
+    if not whole or not is_dense(node.shape, node.stride):
+        return "it is a view of a tensor that lies in several places, which can only be copied whole"
+    for chunk in storage.chunks:
+        source = chunk.node.storage
+        fault = "a chunk of it has no data" if source is None or source.span is None else ""
+        fault = fault or (_reach_fault(chunk.node, source.span) if source is not None and source.span else "")
+        if fault:
+            return fault
+    return ""
+
+
+def _reach_fault(node: TensorNode, span: Span) -> str:
     last = (node.offset + extent(node.shape, node.stride)) * dtype_bytes(node.dtype)
-    if last > storage.span.nbytes or node.offset < 0 or any(step < 0 for step in node.stride):
-        return f"its elements reach out of its storage of {storage.span.nbytes:,} bytes"
+    if last > span.nbytes or node.offset < 0 or any(step < 0 for step in node.stride):
+        return f"its elements reach out of its storage of {span.nbytes:,} bytes"
     return ""
 
 

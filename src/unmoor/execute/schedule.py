@@ -13,13 +13,13 @@ from itertools import pairwise
 from typing import Final
 
 from unmoor.values.dtypes import dtype_bytes
-from unmoor.values.nodes import Span, Storage
+from unmoor.values.nodes import Span, Storage, TensorNode, deflated
 from unmoor.values.plan import Copy
 
 from .sinks import Sink, Window
-from .tiling import same_layout, tiles
+from .tiling import is_dense, same_layout, tiles
 
-__all__ = ["Batch", "Block", "Job", "Piece", "Run", "Scatter", "blocks_of", "place_of", "schedule"]
+__all__ = ["Batch", "Block", "Job", "Piece", "Run", "Scatter", "blocks_of", "place_of", "schedule", "threads_for"]
 
 #: Bytes of one direct read: enough to forget the cost of the call, few enough to share one storage among threads.
 PIECE: Final = 16 << 20
@@ -131,14 +131,20 @@ def blocks_of(copies: Iterable[Copy], sinks: Mapping[str, Sink]) -> list[Block]:
     """Copies grouped by the storage they read, in file order. Copies without elements are left out."""
     blocks: dict[int, Block] = {}
     for copy in copies:
-        storage = copy.node.storage
-        if storage is None or storage.span is None or 0 in copy.node.shape:
-            continue
-        block = blocks.get(id(storage))
-        if block is None:
-            block = blocks[id(storage)] = Block(storage, storage.span)
-        block.takers.append(_taker(copy, storage.byteorder, sinks[copy.slot.id]))
+        for node, sink, dense in _parts(copy, sinks):
+            storage = node.storage
+            if storage is None or storage.span is None or 0 in node.shape:
+                continue
+            block = blocks.get(id(storage))
+            if block is None:
+                block = blocks[id(storage)] = Block(storage, storage.span)
+            block.takers.append(_taker(copy, node, storage.byteorder, sink, dense=dense))
     return sorted(blocks.values(), key=lambda block: (block.span.file, block.span.offset))
+
+
+def threads_for(blocks: Iterable[Block], threads: int) -> int:
+    """How many threads to read with: one where data is deflated, which can only be read from its beginning on."""
+    return 1 if any(deflated(block.span.file) for block in blocks) else threads
 
 
 def place_of(copy: Copy) -> str:
@@ -146,26 +152,27 @@ def place_of(copy: Copy) -> str:
     return copy.path or copy.name or copy.slot.id
 
 
-def _taker(copy: Copy, byteorder: str, sink: Sink) -> Run | Scatter:
-    node, place, slot = copy.node, place_of(copy), copy.slot.id
+def _parts(copy: Copy, sinks: Mapping[str, Sink]) -> Iterator[tuple[TensorNode, Sink, bool]]:
+    """The stored tensors of a copy, the memory of each, and whether that is dense: one, or one for each chunk."""
+    node, slot, sink = copy.node, copy.slot, sinks[copy.slot.id]
+    chunks = node.storage.chunks if node.storage is not None else ()
+    if not chunks:
+        yield node, sink, slot.dense
+    for chunk in chunks:
+        shape = chunk.node.shape
+        yield chunk.node, sink.part(chunk.start, shape), is_dense(shape, slot.stride)
+
+
+def _taker(copy: Copy, node: TensorNode, byteorder: str, sink: Sink, *, dense: bool) -> Run | Scatter:
+    place, slot = place_of(copy), copy.slot
     itemsize = dtype_bytes(node.dtype)
-    if _as_stored(copy, byteorder, itemsize):
+    as_stored = node.dtype == slot.dtype and not node.bits and (byteorder == sys.byteorder or itemsize == 1)
+    if dense and as_stored and same_layout(node.shape, node.stride, slot.stride):
         start = node.offset * itemsize
-        return Run(place, slot, sink, start, start + node.numel * itemsize)
+        return Run(place, slot.id, sink, start, start + node.numel * itemsize)
     zeros = (0,) * len(node.shape)
     window = Window(zeros, node.shape, node.stride, node.offset, node.dtype, byteorder, node.bits)
-    return Scatter(place, slot, sink, window, itemsize)
-
-
-def _as_stored(copy: Copy, byteorder: str, itemsize: int) -> bool:
-    node, slot = copy.node, copy.slot
-    return (
-        slot.dense
-        and node.dtype == slot.dtype
-        and not node.bits
-        and (byteorder == sys.byteorder or itemsize == 1)
-        and same_layout(node.shape, node.stride, slot.stride)
-    )
+    return Scatter(place, slot.id, sink, window, itemsize)
 
 
 def schedule(blocks: Sequence[Block], *, buffer_bytes: int, checked: bool) -> list[Job]:

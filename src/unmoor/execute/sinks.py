@@ -47,6 +47,9 @@ class Sink(Protocol):
         `data` need not be aligned to the element size. The caller reuses it after the return.
         """
 
+    def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Sink:
+        """The memory of `slot[start : start + shape]`, dimension by dimension, as a sink of its own."""
+
 
 class Blob(Protocol):
     """Tensor data to be written, as bytes in storage order. Called from several threads."""

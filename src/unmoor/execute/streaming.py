@@ -18,7 +18,7 @@ from unmoor.values.plan import Copy
 from . import crew
 from .preflight import refuse_cut_short, refuse_impossible, waves_of
 from .reading import OpenSpan, Reading
-from .schedule import Block, blocks_of, schedule
+from .schedule import Block, blocks_of, schedule, threads_for
 from .sinks import Sink
 from .verify import check, corrupt, fault_of
 
@@ -65,6 +65,7 @@ def stream(
     waves = [blocks_of(wave, sinks) for wave in waves_of(copies)]
     blocks = list({id(block.storage): block for wave in waves for block in wave}.values())
     refuse_cut_short(blocks, open_span)
+    threads = threads_for(blocks, threads)
     meter = crew.Meter(progress)
     touched: set[str] = set()
     with _telling(touched):
@@ -95,8 +96,9 @@ def stored_bytes(copies: Sequence[Copy], *, verify: Verify) -> int:
 
 
 def _nbytes(copies: Iterable[Copy]) -> int:
-    storages = {id(copy.node.storage): copy.node.storage for copy in copies if 0 not in copy.node.shape}
-    return sum(storage.span.nbytes for storage in storages.values() if storage is not None and storage.span is not None)
+    wholes = {id(copy.node.storage): copy.node.storage for copy in copies if 0 not in copy.node.shape}
+    parts = {id(part): part for whole in wholes.values() if whole is not None for part in whole.sources()}
+    return sum(part.span.nbytes for part in parts.values() if part.span is not None)
 
 
 def _check_first(

@@ -11,7 +11,7 @@ from unmoor.values.text import count, listing
 
 from . import crew
 from .reading import OpenSpan, Reading
-from .schedule import Block, schedule
+from .schedule import Block, schedule, threads_for
 
 __all__ = ["Fault", "check", "corrupt", "fault_of"]
 
@@ -60,6 +60,7 @@ def check(
         elif storage.crc32 is not None:
             blocks.append(Block(storage, storage.span, names=paths))
     blocks.sort(key=lambda block: (block.span.file, block.span.offset))
+    threads = threads_for(blocks, threads)
     jobs = schedule(blocks, buffer_bytes=crew.share(buffer_bytes, threads), checked=True)
 
     def bad(block: Block, crc: int) -> None:

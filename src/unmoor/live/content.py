@@ -1,7 +1,7 @@
 """What a save writes: live objects as a tree that any torch can read back without running code.
 
-Names are canonical, optimizer groups carry `param_names`, numpy data becomes tensors and numbers (noted, so that it
-comes back as numpy), and anything that would need code to exist is refused, all of it at once.
+Names are canonical, optimizers carry those of their parameters, numpy data becomes tensors and numbers (noted, so that
+it comes back as numpy), and anything that would need code to exist is refused, all of it at once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from unmoor.errors import UsageError
+from unmoor.values.beside import FROZEN, NAMES
+from unmoor.values.finding import Finding
 from unmoor.values.plan import Change
-from unmoor.values.text import key_text
+from unmoor.values.text import count, key_text
 
+from . import aside
 from . import rng as rng_streams
 from .devices import tag
-from .modules import is_plain_module, state_tensors
-from .optimizers import find_optimizer
+from .layouts import is_jagged, strided_parts, unsaveable
+from .loaders import refuse_stock, with_loader_generators
+from .metrics import with_metric_state
+from .modules import is_plain_module, own_state_dict, state_tensors
+from .optimizers import find_optimizer, never_stepped
+from .schedulers import find_scheduler, saved_state
+from .shards import Key, group_seats, state_dict
 from .survey import members, refuse_swapped
 
 __all__ = ["TORCH_VERSION", "Content", "collect", "plain_tree"]
@@ -46,11 +54,16 @@ class Content:
     roles: dict[str, dict[str, Any]] = field(default_factory=dict)
     arrays: list[tuple[Any, ...]] = field(default_factory=list)
     converted: list[Change] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     tensors: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
 
     def promise(self) -> dict[tuple[Any, ...], tuple[tuple[int, ...], str]]:
-        """Shape and dtype of every tensor by key path: what must be found in the file."""
-        return {keys: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for keys, t in self.tensors.items()}
+        """Shape and dtype of every strided tensor by key path: what must be found in the file."""
+        return {
+            (*keys, name) if name else keys: (tuple(part.shape), str(part.dtype).removeprefix("torch."))
+            for keys, tensor in self.tensors.items()
+            for name, part in strided_parts(tensor).items()
+        }
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Role -> tensors and bytes."""
@@ -59,7 +72,7 @@ class Content:
         for keys, tensor in self.tensors.items():
             role = str(keys[0]) if keys and keys[0] in roles else "extra"
             number, total = counts.get(role, (0, 0))
-            nbytes = tensor.numel() * tensor.itemsize if tensor.layout == torch.strided else 0
+            nbytes = sum(part.numel() * part.itemsize for part in strided_parts(tensor).values())
             counts[role] = (number + 1, total + nbytes)
         return counts
 
@@ -87,10 +100,12 @@ def collect(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool, ge
     tree: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     names = _names(roles)
+    findings: list[Finding] = []
     for role, value in roles.items():
         for label, key, item in members(role, value):
             refuse_swapped(role, label, item)
             state, facts = _state(role, label, item, names)
+            findings += never_stepped(role, label, item)
             if key is None:
                 tree[role] = state
             else:
@@ -98,11 +113,14 @@ def collect(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool, ge
                 _put(tree[role], key, state)
             found[label] = {"role": role, "keys": [role] if key is None else [role, key], **facts}
     if rng:
-        tree["rng"] = rng_streams.capture(generators)
+        passed = {label: item for role, value in roles.items() for label, _, item in members(role, value)}
+        tree["rng"] = rng_streams.capture(with_loader_generators(passed, generators))
         found["rng"] = {"role": "rng", "keys": ["rng"], "streams": _owners(tree["rng"])}
+    for key, value in extra.items():
+        refuse_stock(key, value)
     tree.update(extra)
     content = plain_tree(tree)
-    content.roles = found
+    content.roles, content.findings = found, findings
     return content
 
 
@@ -118,35 +136,42 @@ def _owners(states: Mapping[str, Any]) -> list[str]:
     return [*(k for k in ("torch", "numpy", "python") if k in states), *devices, *states.get("generators", {})]
 
 
-def _names(roles: Mapping[str, Any]) -> dict[int, str]:
-    """Canonical name of every parameter by its id; prefixed by its label unless it is the only model's."""
+def _names(roles: Mapping[str, Any]) -> dict[Key, str]:
+    """Canonical name of every parameter by its key; prefixed by its label unless it is the only model's."""
     modules = [
         (role, label, m) for role, v in roles.items() for label, _, m in members(role, v) if isinstance(m, nn.Module)
     ]
     many = sum(role == "model" for role, _, _ in modules) > 1
-    names: dict[int, str] = {}
+    names: dict[Key, str] = {}
     for role, label, module in modules:
         prefix = "" if role == "model" and not many else f"{label}:"
-        for name, tensor in state_tensors(module).tensors.items():
-            names.setdefault(id(tensor), prefix + name)
+        view = state_tensors(module)
+        for name in view.tensors:
+            names.setdefault(view.key(name), prefix + name)
     return names
 
 
-def _state(role: str, label: str, item: Any, names: Mapping[int, str]) -> tuple[Any, dict[str, Any]]:
+def _state(role: str, label: str, item: Any, names: Mapping[Key, str]) -> tuple[Any, dict[str, Any]]:
     """The state of one object and what the manifest says of it."""
     facts: dict[str, Any] = {"class": f"{type(item).__module__}.{type(item).__qualname__}"}
+    item = with_metric_state(item)
     optimizer = find_optimizer(item) if role == "optimizer" or isinstance(item, torch.optim.Optimizer) else None
-    if optimizer is not None and optimizer is item:
-        state, own = _optimizer_state(optimizer, names)
+    if optimizer is not None:
+        state, own = _optimizer_state(
+            optimizer, names, state_dict(optimizer) if optimizer is item else item.state_dict()
+        )
         return state, {**facts, "names": own}
     if isinstance(item, nn.Module) and is_plain_module(item):
         view = state_tensors(item)
         facts |= {"wrappers": list(view.wrappers), "devices": sorted({tag(t.device) for t in view.tensors.values()})}
         return _module_state(view), facts
+    if isinstance(item, nn.Module):
+        return own_state_dict(item), {**facts, "wrappers": list(state_tensors(item).wrappers)}
     if callable(getattr(item, "state_dict", None)):
-        return item.state_dict(), facts
+        return saved_state(item) if find_scheduler(item) is not None else item.state_dict(), facts
     if isinstance(item, Mapping | list | tuple):
         return item, facts
+    refuse_stock(label, item)
     raise UsageError(
         f"{label}= was given a {type(item).__module__}.{type(item).__qualname__}, which has no state_dict",
         remedy="Pass an object with state_dict and load_state_dict, or plain values under another keyword.",
@@ -167,16 +192,32 @@ def _module_state(view: Any) -> OrderedDict[str, Any]:
     return state
 
 
-def _optimizer_state(optimizer: Any, names: Mapping[int, str]) -> tuple[dict[str, Any], list[str] | None]:
-    """The optimizer's state dict with `param_names` in each group, where every parameter has a canonical name."""
-    state = dict(optimizer.state_dict())
-    known = [[names.get(id(p), "") for p in group["params"]] for group in optimizer.param_groups]
+def _optimizer_state(optimizer: Any, names: Mapping[Key, str], own: Any) -> tuple[Any, list[str] | None]:
+    """An optimizer's own state dict, with the names of its parameters and what is kept for frozen ones beside it.
+
+    The names stand beside the groups: in them, where torch has a place for names, they would end up in the groups of an
+    optimizer that loads the file and keep it from taking another group without names.
+    """
+    known = [[names.get(seat.key, "") for seat in group_seats(group)] for group in optimizer.param_groups]
     flat = [name for group in known for name in group]
+    groups = own.get("param_groups") if isinstance(own, Mapping) else None
+    if not isinstance(groups, list) or [len(group["params"]) for group in groups] != list(map(len, known)):
+        return own, None
+    state = dict(own)
+    frozen = aside.kept(optimizer, without=set(flat))
+    if frozen:
+        state[FROZEN] = frozen
     if not all(flat) or len(set(flat)) != len(flat):
         return state, None
-    saved = state["param_groups"]
-    state["param_groups"] = [{**group, "param_names": own} for group, own in zip(saved, known, strict=True)]
+    state[NAMES] = known
     return state, flat
+
+
+_PLAIN: Final = (
+    "Save plain values in their place: vars(args), dataclasses.asdict(value), list(values), obj.state_dict(), "
+    "enum.value, str(path)."
+)
+_EMPTY: Final = "Give them memory and values first: model.to_empty(device=...), then restore or initialise it."
 
 
 class _Cleaner:
@@ -191,9 +232,10 @@ class _Cleaner:
     def complain(self) -> None:
         if self._refused:
             raise UsageError(
-                f"{len(self._refused)} values cannot be saved: reading them back would run code, or they hold no data",
+                f"{count(len(self._refused), 'value')} cannot be saved: reading them back would run code, or they hold "
+                "no data",
                 details=tuple(self._refused[:20]),
-                remedy="Save plain values in their place: vars(args), obj.state_dict(), enum.value, str(path).",
+                remedy=_EMPTY if all("(meta)" in line for line in self._refused) else _PLAIN,
             )
 
     def clean(self, value: Any, keys: tuple[Any, ...]) -> Any:
@@ -249,10 +291,14 @@ class _Cleaner:
         return repr(key)
 
     def _tensor(self, value: torch.Tensor, keys: tuple[Any, ...]) -> torch.Tensor:
+        why = unsaveable(value)
+        known = (torch.Tensor, nn.Parameter, nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter)
+        if type(value) not in known and not is_jagged(value):
+            why = f"a tensor of class {_name(value)}"
         if value.device.type == "meta":
-            self._refused.append(f"{key_text(keys)}: a tensor on the meta device has no data")
-        elif type(value) not in (torch.Tensor, nn.Parameter, nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter):
-            self._refused.append(f"{key_text(keys)}: a tensor of class {_name(value)}")
+            self._refused.append(f"{key_text(keys)} (meta): it holds no data")
+        elif why:
+            self._refused.append(f"{key_text(keys)}: {why}")
         self._content.tensors[keys] = value
         return value
 

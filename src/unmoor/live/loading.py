@@ -6,34 +6,64 @@ file's own memory.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from unmoor.errors import UnsupportedFile
+from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import BY_STORAGE, dtype_bytes
 from unmoor.values.nodes import Storage, TensorNode
 from unmoor.values.plan import Copy
+from unmoor.values.strides import contiguous
 from unmoor.values.target import Slot
 
 from .sinks import TensorSink
-from .trees import Realizer
+from .trees import Realizer, quantized
 
-__all__ = ["LiveStorages", "allocate"]
+__all__ = ["LiveStorages", "allocate", "refuse_other_order"]
+
+_NUMBERS: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 def allocate(slot: Slot) -> torch.Tensor:
     """A new tensor for a slot that is to be made."""
-    dtype = getattr(torch, slot.dtype)
-    return torch.empty_strided(slot.shape, slot.stride, dtype=dtype, device=torch.device(slot.device))
+    return torch.empty_strided(slot.shape, slot.stride, dtype=_dtype(slot.dtype), device=torch.device(slot.device))
+
+
+def _dtype(name: str) -> torch.dtype:
+    found: torch.dtype | None = getattr(torch, name, None)
+    if found is None:
+        raise UnsupportedFile(
+            f"the file holds tensors of dtype {name}, which torch {torch.__version__} lacks",
+            remedy="Upgrade torch, or convert the file with a torch that has it.",
+        )
+    return found
+
+
+def refuse_other_order(catalog: Catalog) -> None:
+    """Raise UnsupportedFile where torch is told another order for files that do not say theirs than is read here."""
+    asked = getattr(torch.serialization, "get_default_load_endianness", lambda: None)()
+    name = getattr(asked, "name", "LITTLE")
+    if catalog.facts.get("byteorder_assumed") and (sys.byteorder if name == "NATIVE" else name.lower()) != "little":
+        raise UnsupportedFile(
+            f"{catalog.path} does not say its byte order, and torch is set to read such files as {name}-endian",
+            remedy="Only little-endian is read here: torch.load it, save it again, and the new file says its order.",
+            path=catalog.path,
+        )
 
 
 class LiveStorages:
-    """Every storage of a file on the device that `placed` (storage key -> tag) gives it."""
+    """Every storage of a file on the device that `placed` (storage key -> tag) gives it.
 
-    def __init__(self, storages: Sequence[Storage], placed: Mapping[str, str]) -> None:
-        self._stored = {storage.key: storage for storage in storages if storage.span is not None}
+    `swapped` are those in big-endian order: storage key -> bytes of one number.
+    """
+
+    def __init__(self, storages: Sequence[Storage], placed: Mapping[str, str], swapped: Mapping[str, int]) -> None:
+        self._units = {key: _NUMBERS[unit] for key, unit in swapped.items()}
+        self._stored = {storage.key: storage for storage in storages if storage.span or storage.chunks}
         self._live = {
             key: torch.UntypedStorage(storage.nbytes, device=torch.device(placed[key]))  # type: ignore[no-untyped-call]
             for key, storage in self._stored.items()
@@ -44,20 +74,25 @@ class LiveStorages:
         return [self._copy(storage, names.get(key, "")) for key, storage in self._stored.items() if storage.nbytes]
 
     def _copy(self, storage: Storage, name: str) -> Copy:
-        dtype = storage.dtype if storage.byteorder == "big" else "uint8"
-        shape = (storage.nbytes // dtype_bytes(dtype),)
-        node = TensorNode(storage, 0, shape, (1,), dtype, storage.device)
-        slot = Slot(storage.key, shape, dtype, (1,), str(self._live[storage.key].device), dense=True, make=True)
+        dtype, shape, stride = self._layout(storage)
+        node = TensorNode(storage, 0, shape, stride, dtype, storage.device)
+        slot = Slot(storage.key, shape, dtype, stride, str(self._live[storage.key].device), dense=True, make=True)
         return Copy("file", name, name, node, slot)
+
+    def _layout(self, storage: Storage) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """dtype, shape and strides of a storage as a tensor: its bytes in a row, or the tensor that its chunks fill."""
+        if storage.chunks:
+            return storage.dtype, storage.shape, contiguous(storage.shape)
+        dtype = self._units.get(storage.key, "uint8")
+        return dtype, (storage.nbytes // dtype_bytes(dtype),), (1,)
 
     def sinks(self) -> dict[str, TensorSink]:
         """Storage key -> sink of its memory."""
         return {key: TensorSink(self._flat(self._stored[key], live), dense=True) for key, live in self._live.items()}
 
     def _flat(self, storage: Storage, live: torch.UntypedStorage) -> torch.Tensor:
-        dtype = getattr(torch, storage.dtype) if storage.byteorder == "big" else torch.uint8
-        count = storage.nbytes // dtype.itemsize
-        return torch.empty(0, dtype=dtype, device=live.device).set_(live, 0, (count,), (1,))
+        dtype, shape, stride = self._layout(storage)
+        return torch.empty(0, dtype=getattr(torch, dtype), device=live.device).set_(live, 0, shape, stride)
 
     def remap(self, call: Callable[[torch.UntypedStorage, str], Any], pinned: Collection[str]) -> None:
         """Let a map_location callable take each storage, with the tag it was saved under; None keeps it on the CPU.
@@ -91,15 +126,11 @@ class LiveStorages:
         return made.requires_grad_(node.requires_grad) if node.requires_grad else made
 
     def _window(self, node: TensorNode) -> torch.Tensor:
-        dtype = getattr(torch, node.dtype)
+        dtype = _dtype(node.dtype)
         if node.storage is None or node.storage.key not in self._live:
             return torch.empty_strided(node.shape, node.stride, dtype=dtype, device="meta")
         live = self._live[node.storage.key]
         if node.quantizer is not None:
-            quantizer = Realizer(tensor=self.tensor)(node.quantizer)
-            typed = torch.storage.TypedStorage(wrap_storage=live, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
-            made: torch.Tensor = torch._utils._rebuild_qtensor(  # type: ignore[no-untyped-call]
-                typed, node.offset, node.shape, node.stride, quantizer, False, OrderedDict()
-            )
-            return made
+            numbers = Realizer(tensor=self.tensor)(node.quantizer)
+            return quantized(live, node.dtype, (node.offset, node.shape, node.stride), numbers)
         return torch.empty(0, dtype=dtype, device=live.device).set_(live, node.offset, node.shape, node.stride)

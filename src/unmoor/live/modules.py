@@ -1,118 +1,155 @@
 """Live modules as values: their tensors by canonical name.
 
-A canonical name is the fully qualified name with the segments of known wrappers left out, wherever they stand. A
-wrapper is known by its class, never by the text of a name: a submodule that a user calls `module` keeps its name.
+A canonical name is the fully qualified name with the segments of known wrappers left out, wherever they stand (see
+`wrappers`). Parameters that are kept in another form are seen whole (see `shards`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from unmoor.errors import UsageError
 from unmoor.values.target import Slot, TargetModule
 
 from .devices import tag
+from .hooks import is_plain_module, local_metadata
+from .layouts import layout_of
+from .parametrized import parametrizations
+from .shards import Key, Piece, is_flat, is_shared_out, pieces, prepare, whole
+from .wrappers import Place, names_of, unwrap, walk
 
-__all__ = ["ModuleView", "is_plain_module", "slot_of", "state_tensors", "target_module", "unwrap"]
-
-_WRAPPERS: Final = {
-    "DataParallel": "module",
-    "DistributedDataParallel": "module",
-    "OptimizedModule": "_orig_mod",
-    "CheckpointWrapper": "_checkpoint_wrapped_module",
-    "FullyShardedDataParallel": "_fsdp_wrapped_module",
-}
-"""Wrapper class -> the attribute that holds the wrapped module. Classes are matched by name and torch origin."""
-
-_UPGRADES_ONLY: Final = frozenset({"_NormBase", "_BatchNorm", "_InstanceNorm"})
-"""Classes of torch.nn whose own loading only upgrades files of torch before 0.4.1."""
+__all__ = [
+    "ModuleView",
+    "is_dense",
+    "is_plain_module",
+    "own_state",
+    "own_state_dict",
+    "slot_of",
+    "state_tensors",
+    "target_module",
+    "unwrap",
+    "whole_module",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleView:
     """A live module's own tensors: canonical name -> tensor, in the order of its state dict.
 
-    `parameters` are the names of parameters. `extra` maps a canonical name to the submodule whose extra state it is.
-    `metadata` is what torch keeps as `_metadata` of a state dict. `wrappers` are the wrapper classes met.
+    `parameters` are the names of parameters, `trained` those that want gradients. `extra` maps a canonical name to the
+    submodule whose extra state it is. `metadata` is what torch keeps as `_metadata` of a state dict. `wrappers` are the
+    wrapper classes met. `keys` is how an optimizer knows a parameter whose tensor here is not the live object itself.
     """
 
     tensors: dict[str, torch.Tensor]
-    parameters: frozenset[str]
-    extra: dict[str, nn.Module]
-    metadata: dict[str, dict[str, Any]]
-    wrappers: tuple[str, ...]
+    parameters: frozenset[str] = frozenset()
+    extra: dict[str, nn.Module] = field(default_factory=dict)
+    metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wrappers: tuple[str, ...] = ()
+    trained: frozenset[str] = frozenset()
+    keys: Mapping[str, Key] = field(default_factory=dict)
 
-
-def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """The module inside known wrappers, and the names of the wrappers' classes from the outside in."""
-    names: list[str] = []
-    while (attribute := _wrapped_attribute(module)) is not None:
-        names.append(type(module).__name__)
-        module = getattr(module, attribute)
-    return module, tuple(names)
-
-
-def _wrapped_attribute(module: nn.Module) -> str | None:
-    for cls in type(module).__mro__:
-        if cls.__name__ in _WRAPPERS and cls.__module__.partition(".")[0] == "torch":
-            return _WRAPPERS[cls.__name__]
-    return None
+    def key(self, name: str) -> Key:
+        """How an optimizer knows this tensor."""
+        return self.keys.get(name) or (id(self.tensors[name]), 0)
 
 
 def state_tensors(module: nn.Module) -> ModuleView:
-    """All parameters, persistent buffers and extra states of a module by canonical name."""
-    view = ModuleView({}, frozenset(), {}, {}, ())
-    parameters: set[str] = set()
-    wrappers: list[str] = []
-    for prefix, inner, met in _walk(module, ""):
-        wrappers += [name for name in met if name not in wrappers]
-        view.metadata[prefix.rstrip(".")] = {"version": inner._version}
+    """All parameters, persistent buffers and extra states of a module by canonical name.
+
+    Raises UsageError for parameters that are spread over many ranks.
+    """
+    places = list(walk(module))
+    for place in places:
+        prepare(place)
+    found = _Found()
+    flats = _flat_pieces(places)
+    for place in places:
+        prefix, inner = place.prefix, place.module
+        found.wrappers |= dict.fromkeys(type(w).__name__ for w in place.wrappers)
+        found.metadata[prefix.rstrip(".")] = local_metadata(place)
+        for name, flat, piece in flats.get(id(inner), ()):
+            found.add(prefix + name, flat, piece.cut(flat), (id(flat), piece.number))
         for name, parameter in inner._parameters.items():
-            if parameter is not None:
-                view.tensors[prefix + name] = parameter
-                parameters.add(prefix + name)
+            if parameter is not None and not is_flat(parameter):
+                found.add(prefix + name, parameter, whole(parameter), (id(parameter), 0))
         for name, buffer in inner._buffers.items():
             if buffer is not None and name not in inner._non_persistent_buffers_set:
-                view.tensors[prefix + name] = buffer
+                found.tensors[prefix + name] = whole(buffer)
         if type(inner).get_extra_state is not nn.Module.get_extra_state:
-            view.extra[prefix + "_extra_state"] = inner
-    return ModuleView(view.tensors, frozenset(parameters), view.extra, view.metadata, tuple(wrappers))
+            found.extra[prefix + "_extra_state"] = inner
+    return found.view()
 
 
-def _walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module, tuple[str, ...]]]:
-    inner, wrappers = unwrap(module)
-    yield prefix, inner, wrappers
-    for name, child in inner._modules.items():
-        if child is not None:
-            yield from _walk(child, f"{prefix}{name}.")
+def _flat_pieces(places: list[Place]) -> dict[int, list[tuple[str, torch.Tensor, Piece]]]:
+    """Id of a module -> its own parameters that stand in a FlatParameter somewhere above it."""
+    flats: dict[int, list[tuple[str, torch.Tensor, Piece]]] = {}
+    found = {id(p): p for place in places for p in place.module._parameters.values() if p is not None and is_flat(p)}
+    for flat in found.values():
+        for piece in pieces(flat):
+            flats.setdefault(id(piece.module), []).append((piece.name, flat, piece))
+    return flats
 
 
-def is_plain_module(module: nn.Module) -> bool:
-    """Whether every submodule saves and loads the way nn.Module does, so that its tensors can be filled in place."""
-    return all(_is_plain(inner) for _, inner, _ in _walk(module, ""))
+@dataclass(slots=True)
+class _Found:
+    """A view in the making."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    parameters: dict[str, bool] = field(default_factory=dict)
+    extra: dict[str, nn.Module] = field(default_factory=dict)
+    metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wrappers: dict[str, None] = field(default_factory=dict)
+    keys: dict[str, Key] = field(default_factory=dict)
+
+    def add(self, name: str, live: torch.Tensor, tensor: torch.Tensor, key: Key) -> None:
+        self.tensors[name] = tensor
+        self.parameters[name] = live.requires_grad
+        self.keys[name] = key
+
+    def view(self) -> ModuleView:
+        trained = frozenset(name for name, wants in self.parameters.items() if wants)
+        return ModuleView(
+            self.tensors,
+            frozenset(self.parameters),
+            self.extra,
+            self.metadata,
+            tuple(self.wrappers),
+            trained,
+            self.keys,
+        )
 
 
-def _is_plain(module: nn.Module) -> bool:
-    cls = type(module)
-    if any(c.__name__ in _UPGRADES_ONLY and c.__module__.startswith("torch.nn.modules.") for c in cls.__mro__):
-        own = next(c for c in cls.__mro__ if "_load_from_state_dict" in c.__dict__)
-        loads_plainly = own.__module__.startswith("torch.nn.modules.")
-    else:
-        loads_plainly = cls._load_from_state_dict is nn.Module._load_from_state_dict
-    return (
-        loads_plainly
-        and cls._save_to_state_dict is nn.Module._save_to_state_dict
-        and cls.state_dict is nn.Module.state_dict
-        and cls.load_state_dict is nn.Module.load_state_dict
-        and not (module._state_dict_hooks or module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks)
-        and not module._state_dict_pre_hooks
+def own_state_dict(module: nn.Module) -> OrderedDict[str, Any]:
+    """What a module that has its own way of saving gives, by canonical name; tensors whole."""
+    raw = module.state_dict()
+    names = names_of(module)
+    state: OrderedDict[str, Any] = OrderedDict((names.canonical(name), whole(value)) for name, value in raw.items())
+    metadata = getattr(raw, "_metadata", {})
+    state._metadata = OrderedDict(  # type: ignore[attr-defined]
+        (names.raw[key].rstrip("."), value)
+        for name, value in metadata.items()
+        if (key := f"{name}." if name else "") in names.raw
     )
+    return state
+
+
+def own_state(module: nn.Module, state: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """A state by canonical name as the module's own load_state_dict wants it: with the names that it gives itself."""
+    names = names_of(module)
+    made: OrderedDict[str, Any] = OrderedDict((names.own(name), value) for name, value in state.items())
+    metadata = getattr(state, "_metadata", None)
+    if metadata is not None:
+        raw = {outer.rstrip("."): raw.rstrip(".") for raw, outer in names.raw.items()}
+        made._metadata = OrderedDict((raw.get(k, k), v) for k, v in metadata.items())  # type: ignore[attr-defined]
+    return made
 
 
 def slot_of(identity: str, tensor: torch.Tensor, *, device: torch.device | None = None, alias: str = "") -> Slot:
@@ -152,19 +189,61 @@ def target_module(
         if isinstance(tensor, UninitializedTensorMixin):
             slots[name] = Slot(identity, (-1,), "", (1,), tag(tensor.device), dense=False)
             continue
+        if layout_of(tensor) != "strided":
+            slots[name] = Slot(identity, (-1,), "", (1,), tag(tensor.device), dense=False, layout=layout_of(tensor))
+            continue
         same = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
         owner = owners.setdefault(same, identity)
         slots[name] = slot_of(identity, tensor, device=device, alias="" if owner == identity else owner)
+    return _target(role, label, module, view, slots, frozenset(view.extra), device), view
+
+
+def whole_module(
+    role: str, label: str, module: nn.Module, device: torch.device | None
+) -> tuple[TargetModule, ModuleView]:
+    """A live module that saves and loads in its own way as a target: what its state dict has, to be made anew.
+
+    Raises UsageError where FSDP holds its parameters: its own methods would not take whole tensors.
+    """
+    _refuse_sharded(label, module)
+    view = state_tensors(module)
+    state = own_state_dict(module)
+    slots: OrderedDict[str, Slot] = OrderedDict()
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and layout_of(value) == "strided":
+            slots[name] = replace(slot_of(f"{label}/state/{name}", value, device=device), make=True)
+    target = _target(role, label, module, view, slots, state.keys() - slots.keys(), device)
+    return replace(target, through=True), view
+
+
+def _refuse_sharded(label: str, module: nn.Module) -> None:
+    if any(is_flat(p) or is_shared_out(p) for p in module.parameters()):
+        raise UsageError(
+            f"{label}: {type(module).__name__} saves or loads in a way of its own (a hook, or a method of a class), "
+            "and FSDP holds its parameters: the two cannot be told apart",
+            remedy="Save and restore it before it is wrapped, or without that hook.",
+        )
+
+
+def _target(
+    role: str,
+    label: str,
+    module: nn.Module,
+    view: ModuleView,
+    slots: Mapping[str, Slot],
+    extra: Iterable[str],
+    device: torch.device | None,
+) -> TargetModule:
     first = next(iter(view.tensors.values()), None)
     live = tag(first.device) if first is not None else "cpu"
-    target = TargetModule(
+    return TargetModule(
         role=role,
         label=label,
         class_name=type(unwrap(module)[0]).__name__,
         slots=slots,
         parameters=view.parameters,
-        extra_state=frozenset(view.extra),
+        extra_state=frozenset(extra),
         wrappers=view.wrappers,
         device=live if device is None else tag(device),
+        ways=parametrizations(walk(module)),
     )
-    return target, view

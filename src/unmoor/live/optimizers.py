@@ -5,20 +5,39 @@ Groups and their dictionaries stay the same objects: schedulers and wrappers tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
-from unmoor.values.optimizers import FAMILIES
+from unmoor.values.finding import Finding
+from unmoor.values.optimizers import COUNTERS, FAMILIES, RUNNING_OPTIONS, counts_on_device, keeps_state
 from unmoor.values.target import TargetGroup, TargetOptimizer, TargetParam
+from unmoor.values.text import count
 
 from .devices import tag
 from .modules import is_dense, slot_of
+from .shards import Key, Seat, gather, group_seats, state_of
 
-__all__ = ["apply_state", "find_optimizer", "is_direct", "live_params", "target_optimizer"]
+__all__ = [
+    "apply_state",
+    "find_optimizer",
+    "is_direct",
+    "keep_precise",
+    "left_over",
+    "live_params",
+    "never_stepped",
+    "same_groups",
+    "set_options",
+    "target_optimizer",
+]
+
+
+_NUMBERS: Final = ("lr", "initial_lr", "weight_decay", "betas")
+"""Options that torch's classes take as a number or as a tensor: the live optimizer has chosen which."""
 
 
 def find_optimizer(value: Any) -> Optimizer | None:
@@ -47,28 +66,47 @@ def live_params(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def family_of(optimizer: Optimizer) -> str:
-    """The row of the optimizer table that the class, or a class it derives from, stands in; "" for none."""
+    """The row of the table of torch's classes that the class, or one it derives from, stands in; "" for none.
+
+    Other packages have classes of the same names, which keep other state.
+    """
     for cls in type(optimizer).__mro__:
-        for family in FAMILIES.values():
+        for family in FAMILIES.values() if cls.__module__.startswith("torch.optim.") else ():
             if cls.__name__ in (family.name, *family.also):
                 return family.name
     return ""
 
 
+def never_stepped(role: str, label: str, item: Any) -> list[Finding]:
+    """A warning about an optimizer that has none of the state which one step would give it."""
+    optimizer = find_optimizer(item) if role == "optimizer" or isinstance(item, Optimizer) else None
+    if optimizer is None or any(optimizer.state.values()):
+        return []
+    groups = [group for group in optimizer.param_groups if keeps_state(family_of(optimizer), group)]
+    number = sum(param.requires_grad for group in groups for param in group["params"])
+    if not number:
+        return []
+    text = f"{label} has no state for {count(number, 'trainable parameter')} (never stepped)"
+    return [Finding("no-optimizer-state", "warning", "", text)]
+
+
 def target_optimizer(
     label: str,
     optimizer: Optimizer,
-    names: Mapping[int, str],
-    moves: Mapping[int, torch.device],
+    names: Mapping[Key, str],
+    moves: Mapping[Key, torch.device],
 ) -> TargetOptimizer:
-    """A live optimizer as a target. `names` and `moves` go by id of the parameter: canonical name, new device."""
+    """A live optimizer as a target. `names` and `moves` go by key of the parameter: canonical name, new device."""
     groups = []
     shared = _shared_storages(optimizer)
+    own_keys, whole = _own_form(optimizer)
     for g, group in enumerate(optimizer.param_groups):
-        own = group.get("param_names") or [""] * len(group["params"])
+        seats = group_seats(group)
+        given = group.get("param_names") or ()
+        given = given if len(given) == len(seats) else [""] * len(seats)
         params = tuple(
-            _target_param(f"{label}/{g}/{i}", optimizer, p, names.get(id(p)) or own[i], moves.get(id(p)), shared)
-            for i, p in enumerate(group["params"])
+            _target_param(f"{label}/{g}/{i}", optimizer, s, names.get(s.key) or given[i], moves.get(s.key), shared)
+            for i, s in enumerate(seats)
         )
         options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
         groups.append(TargetGroup(options=options, params=params))
@@ -79,7 +117,28 @@ def target_optimizer(
         family=family_of(optimizer),
         groups=tuple(groups),
         direct=is_direct(optimizer),
+        joined=_joined(optimizer),
+        own_keys=own_keys,
+        whole=whole,
     )
+
+
+def _own_form(optimizer: Optimizer) -> tuple[frozenset[str], bool]:
+    """Keys of the class's state dict that torch's has not, and whether it lacks torch's own."""
+    if type(optimizer).state_dict is Optimizer.state_dict:
+        return frozenset(), False
+    keys = frozenset(map(str, optimizer.state_dict()))
+    return keys - {"state", "param_groups"}, not keys >= {"state", "param_groups"}
+
+
+def _joined(optimizer: Optimizer) -> tuple[tuple[int, ...], ...]:
+    """The positions that each FlatParameter stands for."""
+    runs: dict[int, list[int]] = {}
+    seats = [seat for group in optimizer.param_groups for seat in group_seats(group)]
+    for position, seat in enumerate(seats):
+        if seat.piece is not None:
+            runs.setdefault(id(seat.owner), []).append(position)
+    return tuple(map(tuple, runs.values()))
 
 
 def _shared_storages(optimizer: Optimizer) -> frozenset[int]:
@@ -97,12 +156,15 @@ def _shared_storages(optimizer: Optimizer) -> frozenset[int]:
 def _target_param(
     identity: str,
     optimizer: Optimizer,
-    param: torch.Tensor,
+    seat: Seat,
     name: str,
     device: torch.device | None,
     shared: frozenset[int],
 ) -> TargetParam:
-    state = optimizer.state.get(param, {}) if not isinstance(param, UninitializedTensorMixin) else {}
+    param = seat.tensor
+    if isinstance(param, UninitializedTensorMixin):
+        return TargetParam(name, (-1,), "", tag(device or param.device), (1,), dense=False)
+    state = state_of(optimizer, seat)
     stays = device is None or device == param.device
     slots = {k: slot_of(f"{identity}/{k}", v) for k, v in state.items() if stays and _can_be_filled(v, shared)}
     return TargetParam(
@@ -126,29 +188,127 @@ def apply_state(
     options: tuple[Mapping[str, Any], ...],
     state: Mapping[int, Mapping[str, Any]],
     build: Callable[[Any], Any],
+    left: Collection[int] = (),
+    unassigned: Mapping[Any, Any] | None = None,
 ) -> None:
     """Set options and state in place. `build` turns the plan's values (slots among them) into live ones.
 
+    Parameters at the positions `left` keep the state that they have. `unassigned` is state of no parameter.
+
     The class's own __setstate__ runs last, so that it adds the options and converts the counters that it wants.
     """
-    params = live_params(optimizer)
-    fresh = {params[position]: {key: build(value) for key, value in entry.items()} for position, entry in state.items()}
+    built = {position: {key: build(value) for key, value in entry.items()} for position, entry in state.items()}
+    fresh = {**_left_alone(optimizer, left), **gather(optimizer, built)}
     settings = [{key: build(value) for key, value in group.items()} for group in options]
-    optimizer.state.clear()
-    optimizer.state.update(fresh)
+    _part(optimizer.param_groups, settings)
     for group, values in zip(optimizer.param_groups, settings, strict=True):
-        _set_options(group, values)
+        for key in left_over(optimizer, group, values):
+            del group[key]
+        set_options(group, values)
+    _begin_again(optimizer, fresh)
+    optimizer.state.clear()
+    optimizer.state.update({**fresh, **build(dict(unassigned or {}))})
     optimizer.__setstate__({})
 
 
-def _set_options(group: dict[str, Any], values: Mapping[str, Any]) -> None:
+@contextmanager
+def same_groups(optimizer: Optimizer) -> Iterator[None]:
+    """Keep the list of groups and the groups the objects that they are, whatever a class's own loading puts there."""
+    own = vars(optimizer).get("param_groups")
+    groups = list(own) if isinstance(own, list) else []
+    yield
+    loaded = vars(optimizer).get("param_groups")
+    if not isinstance(own, list) or not isinstance(loaded, list) or len(loaded) != len(groups):
+        return
+    for group, new in zip(groups, map(dict, loaded), strict=True):
+        group.clear()
+        group.update(new)
+    own[:] = groups
+    optimizer.param_groups = own
+
+
+def _left_alone(optimizer: Optimizer, positions: Collection[int]) -> dict[torch.Tensor, Any]:
+    """The state that some parameters have, as it is."""
+    seats = [seat for group in optimizer.param_groups for seat in group_seats(group)] if positions else []
+    owners = (seats[position].owner for position in positions)
+    return {owner: optimizer.state[owner] for owner in owners if owner in optimizer.state}
+
+
+def _begin_again(optimizer: Optimizer, kept: dict[torch.Tensor, Any]) -> None:
+    """State that the class makes in its constructor, as it makes it, for parameters that have none in `kept`.
+
+    An Adagrad that has lost its accumulators cannot step on every torch; one that kept those of other steps is wrong.
+    """
+    family = FAMILIES.get(family_of(optimizer))
+    for group in optimizer.param_groups if family is not None else ():
+        for param in group["params"]:
+            entry = optimizer.state.get(param)
+            if family is not None and family.begins and entry and param not in kept:
+                beside = param.device if counts_on_device(family.name, group) else torch.device("cpu")
+                begins = {key: group[value] if isinstance(value, str) else value for key, value in family.begins}
+                kept[param] = {key: _begun(entry[key], key, value, param, beside) for key, value in begins.items()}
+
+
+def _begun(live: torch.Tensor, key: str, value: float, param: torch.Tensor, beside: torch.device) -> torch.Tensor:
+    if key in COUNTERS:
+        return torch.full_like(live, value, device=beside)
+    whole = complex(value, value) if param.is_complex() else value
+    return torch.full_like(param, whole, memory_format=torch.preserve_format, requires_grad=False)
+
+
+def left_over(optimizer: Optimizer, group: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """Sums and counters that the class put into its group by stepping, where the saved group had not come to that."""
+    gone = group.keys() & RUNNING_OPTIONS - values.keys() - optimizer.defaults.keys() if values else ()
+    return list(gone)
+
+
+def keep_precise(optimizer: Optimizer, state: Mapping[int, Mapping[str, Any]]) -> None:
+    """State in the dtype it was saved in where the class's loading, as torch's does, has put it in its parameter's."""
+    seats = [seat for group in optimizer.param_groups for seat in group_seats(group)]
+    for position, entry in state.items():
+        live = optimizer.state.get(seats[position].owner)
+        if seats[position].piece is None and isinstance(live, dict):
+            live.update({key: _precise(live[key], saved) for key, saved in entry.items() if key in live})
+
+
+def _precise(live: Any, saved: Any) -> Any:
+    if isinstance(live, torch.Tensor) and isinstance(saved, torch.Tensor):
+        changed = live.dtype != saved.dtype and live.shape == saved.shape and saved.is_floating_point()
+        return saved.to(live.device) if changed and live.is_floating_point() else live
+    if isinstance(live, list | tuple) and isinstance(saved, list | tuple) and len(live) == len(saved):
+        pairs = [_precise(a, b) for a, b in zip(live, saved, strict=True)]
+        return pairs if type(live) is list else tuple(pairs) if type(live) is tuple else live
+    return live
+
+
+def _part(groups: Sequence[dict[str, Any]], settings: Sequence[Mapping[str, Any]]) -> None:
+    """Give groups that share one tensor option a tensor each where the file has different values for them."""
+    first: dict[int, Any] = {}
+    for group, values in zip(groups, settings, strict=True):
+        for key, value in values.items():
+            live = group.get(key)
+            if isinstance(live, torch.Tensor) and first.setdefault(id(live), value) is not value:
+                other = torch.as_tensor(first[id(live)])
+                if not torch.equal(other.cpu(), torch.as_tensor(value, dtype=other.dtype).cpu()):
+                    group[key] = live.clone()
+
+
+def set_options(group: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Set options, writing into a tensor learning rate rather than replacing it: compiled steps hold that tensor."""
     for key, value in values.items():
-        live = group.get(key)
-        if isinstance(live, torch.Tensor):
-            with torch.no_grad():
-                live.copy_(torch.as_tensor(value))
-        elif isinstance(live, tuple) and isinstance(value, list):
-            group[key] = tuple(value)
-        else:
-            group[key] = value
+        group[key] = _fitted(key, group.get(key), value)
+
+
+def _fitted(key: str, live: Any, value: Any) -> Any:
+    """A saved option in the form that the live one has: in its tensor, as a number, as a tuple."""
+    if isinstance(live, torch.Tensor) and isinstance(value, torch.Tensor | int | float):
+        saved = torch.as_tensor(value)
+        with torch.no_grad():
+            return live.copy_(saved.reshape(live.shape)) if saved.numel() == live.numel() else saved
+    if isinstance(live, list | tuple) and isinstance(value, list | tuple):
+        kept = live if len(live) == len(value) else [None] * len(value)
+        made = [_fitted(key, old, new) for old, new in zip(kept, value, strict=True)]
+        return tuple(made) if isinstance(live, tuple) else made
+    if key in _NUMBERS and type(live) in (int, float) and isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    return value

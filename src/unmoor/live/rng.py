@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -18,9 +18,22 @@ from unmoor.values.target import Stream
 
 from .devices import available, device_module
 
-__all__ = ["capture", "generator_kind", "setters", "streams"]
+__all__ = [
+    "capture",
+    "generator_kind",
+    "generator_setter",
+    "generator_state",
+    "host_setters",
+    "host_states",
+    "is_generator",
+    "setters",
+    "streams",
+]
 
 _TORCH_CPU: Final = "torch"
+
+Setter = Callable[[], None]
+"""Puts one stream into one state, which was tried before."""
 
 
 def _numpy() -> Any:
@@ -51,13 +64,22 @@ def generator_kind(value: Any) -> str:
     )
 
 
-def streams(generators: Mapping[str, Any]) -> tuple[Stream, ...]:
-    """Every stream of this process, and the named generators."""
+def is_generator(value: Any) -> bool:
+    """Whether a value is a generator object that can be carried."""
+    try:
+        generator_kind(value)
+    except UsageError:
+        return False
+    return True
+
+
+def streams(generators: Mapping[str, Any], asked: Collection[str] = ()) -> tuple[Stream, ...]:
+    """Every stream of this process, and the named generators; `asked` are the names that the caller gave."""
     found = [Stream("torch-cpu", "cpu"), *(Stream("torch-device", kind, n) for kind, _, n in _accelerators())]
     if _numpy() is not None:
         found.append(Stream("numpy", "numpy"))
     found.append(Stream("python", "python"))
-    return (*found, *(Stream("generator", name, flavour=generator_kind(g)) for name, g in generators.items()))
+    return (*found, *(Stream("generator", n, 1, generator_kind(g), n in asked) for n, g in generators.items()))
 
 
 def capture(generators: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,17 +88,31 @@ def capture(generators: Mapping[str, Any]) -> dict[str, Any]:
     Keys: torch (CPU ByteTensor), devices (device type -> list of ByteTensors by index), numpy (numpy's legacy global
     state), python (random.getstate()), generators (name -> {flavour, state}). numpy arrays become CPU tensors.
     """
-    states: dict[str, Any] = {_TORCH_CPU: torch.get_rng_state()}
+    host = host_states()
+    states: dict[str, Any] = {_TORCH_CPU: host.pop(_TORCH_CPU)}
     devices = {kind: [_device_state(module, kind, i) for i in range(n)] for kind, module, n in _accelerators()}
     if devices:
         states["devices"] = devices
+    states |= host
+    if generators:
+        states["generators"] = {name: generator_state(g) for name, g in generators.items()}
+    return states
+
+
+def host_states() -> dict[str, Any]:
+    """The states of the process's streams that live on the host: torch's of the CPU, numpy's and python's."""
+    states: dict[str, Any] = {_TORCH_CPU: torch.get_rng_state()}
     numpy = _numpy()
     if numpy is not None:
         states["numpy"] = _plain(numpy.random.get_state(legacy=False))
-    states["python"] = random.getstate()
-    if generators:
-        states["generators"] = {name: _generator_state(g) for name, g in generators.items()}
-    return states
+    return {**states, "python": random.getstate()}
+
+
+def host_setters(states: Mapping[str, Any]) -> list[Setter]:
+    """One call for each of the states that `host_states` gave; a stream that this process lacks is left out."""
+    kinds = {_TORCH_CPU: "torch-cpu", "numpy": "numpy", "python": "python"}
+    here = {key: state for key, state in states.items() if key != "numpy" or _numpy() is not None}
+    return setters([(kinds[key], key, 0, state) for key, state in here.items()], {})
 
 
 def _device_state(module: Any, kind: str, index: int) -> torch.Tensor:
@@ -84,7 +120,8 @@ def _device_state(module: Any, kind: str, index: int) -> torch.Tensor:
     return torch.as_tensor(state).cpu()
 
 
-def _generator_state(generator: Any) -> dict[str, Any]:
+def generator_state(generator: Any) -> dict[str, Any]:
+    """The state of a generator as plain values, with what kind of generator it is."""
     kind = generator_kind(generator)
     if kind == "torch":
         state: Any = generator.get_state().cpu()
@@ -105,9 +142,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, numpy.ndarray):
         return torch.from_numpy(value.astype("int64", copy=True) if value.dtype == "uint32" else value.copy())
     return value.item() if isinstance(value, numpy.generic) else value
-
-
-Setter = Callable[[], None]
 
 
 def setters(chosen: list[tuple[str, str, int, Any]], generators: Mapping[str, Any]) -> list[Setter]:
@@ -144,7 +178,7 @@ def _setter(kind: str, name: str, index: int, state: Any, generators: Mapping[st
         value = _python_state(state)
         random.Random(0).setstate(value)
         return lambda: random.setstate(value)
-    return _generator_setter(generators[name], state)
+    return generator_setter(generators[name], state)
 
 
 def _device_setter(kind: str, index: int, state: Any) -> Setter:
@@ -175,7 +209,8 @@ def _numpy_setter(target: Any, state: Any) -> Setter:
     return lambda: target.set_state(value)
 
 
-def _generator_setter(generator: Any, saved: Any) -> Setter:
+def generator_setter(generator: Any, saved: Any) -> Setter:
+    """What puts a generator into a state that `generator_state` gave; ValueError for one of another kind."""
     kind, state = generator_kind(generator), saved["state"]
     if saved["flavour"] != kind:
         raise ValueError(f"a {saved['flavour']} generator was saved under this name, a {kind} generator was given")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,15 @@ from torch import nn
 
 from unmoor.errors import MismatchError, RestoreError
 from unmoor.values.dtypes import dtype_bytes
-from unmoor.values.plan import Copy, LoadState, MoveModule, SetOptimizer, SetRng
+from unmoor.values.plan import AdvanceSchedule, Copy, LoadSchedule, LoadState, MoveModule, SetOptimizer, SetRng
 from unmoor.values.target import Slot
 
-from . import rng
+from . import aside, rng, schedulers
+from .loaders import is_stateful_loader, prime
 from .loading import allocate
-from .optimizers import apply_state
+from .materialise import materialise
+from .modules import own_state
+from .optimizers import apply_state, keep_precise, left_over, same_groups
 from .sinks import TensorSink
 from .survey import Handles
 from .trees import Realizer
@@ -34,13 +38,14 @@ class Run:
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
         self._made: dict[str, torch.Tensor] = {}
-        self._undo: list[tuple[Any, Any]] = []
+        self._undo: list[tuple[Any, Callable[[], Any], Callable[[], Any] | None]] = []
 
     def move(self, steps: Iterable[MoveModule]) -> None:
         """Move modules to their devices, then look at their tensors again."""
         for step in steps:
             item = self._handles.modules.get(step.label, self._handles.objects.get(step.label))
             if isinstance(item, nn.Module):
+                materialise(item, step.device)
                 item.to(step.device)
         self._handles.refresh()
 
@@ -87,17 +92,18 @@ class Run:
         """A plan's inert tree as live values, its Slots as the tensors that arrived."""
         return Realizer(slots=_Lookup(self._handles, self._made))(tree)
 
-    def load(self, steps: Iterable[LoadState]) -> None:
+    def extra_states(self, steps: Iterable[LoadState]) -> None:
+        """Hand modules their extra states."""
+        for step in steps:
+            self._handles.views[step.label].extra[step.name].set_extra_state(self.value(step.tree))
+
+    def load(self, steps: Iterable[LoadState | LoadSchedule | AdvanceSchedule]) -> None:
         """Hand objects their states. If one refuses, all are put back and MismatchError says which and why."""
         for step in steps:
-            state = self.value(step.tree)
-            if step.name:
-                self._handles.views[step.label].extra[step.name].set_extra_state(state)
-                continue
             item = self._handles.objects[step.label]
             try:
-                self._undo.append((item, _snapshot(item)))
-                item.load_state_dict(state)
+                self._undo.append((item, _way_back(item), self._groups_before(step)))
+                self._load_one(item, step)
             except Exception as error:
                 stuck = self.undo()
                 outcome = f"what could not be put back: {', '.join(stuck)}" if stuck else "nothing was changed"
@@ -107,13 +113,36 @@ class Run:
                     remedy=f"{step.label}=None leaves it as it is.",
                 ) from error
 
+    def _load_one(self, item: Any, step: LoadState | LoadSchedule | AdvanceSchedule) -> None:
+        if isinstance(step, AdvanceSchedule):
+            scheduler = self._handles.schedulers[step.label]
+            state, groups = schedulers.advanced(scheduler, step.steps)
+            scheduler.load_state_dict(state)
+            schedulers.set_groups(scheduler, groups)
+            return
+        state = self.value(step.tree)
+        item.load_state_dict(own_state(item, state) if isinstance(item, nn.Module) else state)
+        prime(item)
+        if isinstance(step, LoadSchedule) and step.groups:
+            groups = tuple(self.value(dict(options)) for options in step.groups)
+            schedulers.set_groups(self._handles.schedulers[step.label], groups)
+
+    def _groups_before(self, step: LoadState | LoadSchedule | AdvanceSchedule) -> Callable[[], Any] | None:
+        """What puts the groups of a scheduler's optimizer back as they are now."""
+        if isinstance(step, LoadState):
+            return None
+        scheduler = self._handles.schedulers[step.label]
+        return partial(schedulers.put_back, scheduler, copy.deepcopy(schedulers.group_options(scheduler)))
+
     def undo(self) -> list[str]:
         """Put back the states of the objects that were loaded; the classes of those that could not be."""
         stuck = []
         while self._undo:
-            item, state = self._undo.pop()
+            item, put_back, groups = self._undo.pop()
             try:
-                item.load_state_dict(state)
+                put_back()
+                if groups is not None:
+                    groups()
             except Exception:  # noqa: BLE001 - the caller's own code may raise anything; it is named in the error
                 stuck.append(type(item).__name__)
         return stuck
@@ -124,11 +153,19 @@ class Run:
             optimizer = self._handles.optimizers[step.label]
             try:
                 if step.through:
-                    optimizer.load_state_dict(self._state_dict(optimizer, step))
+                    self._load_through(optimizer, step)
                 else:
-                    apply_state(optimizer, step.options, step.state, self.value)
+                    apply_state(optimizer, step.options, step.state, self.value, step.left, step.unassigned)
+                aside.keep(optimizer, self.value(dict(step.aside)), more=bool(step.left))
             except Exception as error:
                 raise self._refusal(step.label, optimizer, error) from error
+
+    def _load_through(self, optimizer: Any, step: SetOptimizer) -> None:
+        """Hand a class what it loads itself, and keep what it would round."""
+        state = {position: self.value(dict(entry)) for position, entry in step.state.items()}
+        with same_groups(optimizer):
+            optimizer.load_state_dict(self._state_dict(optimizer, step, state))
+        keep_precise(optimizer, state)
 
     def _refusal(self, label: str, optimizer: Any, error: Exception) -> RestoreError:
         made = RestoreError(
@@ -139,12 +176,21 @@ class Run:
         made.done = frozenset(self._handles.tensors())
         return made
 
-    def _state_dict(self, optimizer: Any, step: SetOptimizer) -> dict[str, Any]:
-        """The plan's state as a state dict in the live optimizer's own numbering."""
-        packed = optimizer.state_dict()["param_groups"]
-        groups = [{**own, **self.value(dict(new))} for own, new in zip(packed, step.options, strict=True)]
+    def _state_dict(self, optimizer: Any, step: SetOptimizer, filled: Mapping[int, Any]) -> dict[str, Any]:
+        """The plan's state as a state dict in the live optimizer's own numbering, or in a form of its own."""
+        own: dict[str, Any] = self.value(dict(step.own))
+        if step.whole:
+            return own
+        present = optimizer.state_dict()
+        packed = present["param_groups"]
+        groups = [
+            {k: v for k, v in {**group, **self.value(dict(new))}.items() if k not in left_over(optimizer, group, new)}
+            for group, new in zip(packed, step.options, strict=True)
+        ]
         ids = [identity for group in packed for identity in group["params"]]
-        return {"state": {ids[i]: self.value(dict(entry)) for i, entry in step.state.items()}, "param_groups": groups}
+        state = {ids[i]: present["state"][ids[i]] for i in step.left if ids[i] in present["state"]}
+        state |= {ids[i]: entry for i, entry in filled.items()} | self.value(dict(step.unassigned))
+        return {**own, "state": state, "param_groups": groups}
 
     def rng_setters(self, steps: Iterable[SetRng]) -> list[rng.Setter]:
         """One call for each stream, every state tried on a scratch generator first."""
@@ -182,8 +228,17 @@ def _is_whole(step: Copy) -> bool:
     return node.storage is not None and node.offset == 0 and node.numel * dtype_bytes(node.dtype) == node.storage.nbytes
 
 
-def _snapshot(item: Any) -> Any:
+def _way_back(item: Any) -> Callable[[], Any]:
+    """What puts an object back as it is now."""
+    if is_stateful_loader(item):  # asking one for its state would make its iterator, and draw random numbers
+        return partial(_put_attributes, item, dict(vars(item)))
     try:
-        return copy.deepcopy(item.state_dict())
+        state = copy.deepcopy(item.state_dict())
     except Exception:  # noqa: BLE001 - an object that cannot be asked cannot be put back; the load goes on
-        return None
+        state = None
+    return partial(item.load_state_dict, state)
+
+
+def _put_attributes(item: Any, attributes: dict[str, Any]) -> None:
+    vars(item).clear()
+    vars(item).update(attributes)

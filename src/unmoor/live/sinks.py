@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .modules import is_dense
+
 __all__ = ["TensorSink", "host_memory"]
 
 
@@ -42,15 +44,24 @@ class TensorSink:
     def accept(self, window: Any, data: memoryview) -> None:
         """Take the elements that `window` describes, converting dtype and layout on the way."""
         source = _strided(window, data)
-        target = self._tensor
-        for axis, (start, size) in enumerate(zip(window.start, window.shape, strict=True)):
-            target = target.narrow(axis, start, size)
-        target.copy_(source)
+        _box(self._tensor, window.start, window.shape).copy_(source)
+
+    def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> TensorSink:
+        """A box of the tensor as a sink of its own."""
+        box = _box(self._tensor, start, shape)
+        return TensorSink(box, dense=is_dense(box))
 
     def _bytes(self) -> torch.Tensor:
         tensor = self._tensor
         whole = tensor.as_strided((tensor.numel(),), (1,))
         return whole.view(torch.uint8) if whole.dtype != torch.uint8 else whole
+
+
+def _box(tensor: torch.Tensor, start: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
+    for axis, (first, size) in enumerate(zip(start, shape, strict=True)):
+        if size != tensor.shape[axis]:
+            tensor = tensor.narrow(axis, first, size)
+    return tensor
 
 
 def _strided(window: Any, data: memoryview) -> torch.Tensor:

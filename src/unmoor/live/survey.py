@@ -6,7 +6,7 @@ Nothing is changed here. A role takes one object, or a dict or list of them; lab
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -17,8 +17,13 @@ from unmoor.values.roles import ROLES
 from unmoor.values.target import Slot, Target, TargetModule, TargetObject
 
 from . import devices, rng
-from .modules import ModuleView, is_plain_module, slot_of, state_tensors, target_module
+from .loaders import refuse_stock, with_loader_generators
+from .materialise import check_swaps, meta_names, unsaved_meta
+from .metrics import MetricState, with_metric_state
+from .modules import ModuleView, is_plain_module, slot_of, state_tensors, target_module, whole_module
 from .optimizers import find_optimizer, live_params, target_optimizer
+from .schedulers import find_scheduler, target_schedule
+from .shards import Key, group_seats, is_flat, is_shared_out, keys_of, state_of
 
 __all__ = ["MOVED_ROLES", "Handles", "members", "refuse_swapped", "survey"]
 
@@ -33,6 +38,7 @@ class Handles:
     views: dict[str, ModuleView] = field(default_factory=dict)
     optimizers: dict[str, Any] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
+    schedulers: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -40,8 +46,8 @@ class Handles:
         found = {f"{label}/{name}": t for label, view in self.views.items() for name, t in view.tensors.items()}
         for label, optimizer in self.optimizers.items():
             for g, group in enumerate(optimizer.param_groups):
-                for i, param in enumerate(group["params"]):
-                    for key, value in optimizer.state.get(param, {}).items():
+                for i, seat in enumerate(group_seats(group)):
+                    for key, value in state_of(optimizer, seat).items():
                         if isinstance(value, torch.Tensor):
                             found[f"{label}/{g}/{i}/{key}"] = value
         return found
@@ -89,38 +95,62 @@ def survey(
     Raises UsageError for an object that no role can take, and FitError for a run that cannot be restored into as it
     stands; all faults of one kind together.
     """
-    handles = Handles(generators=dict(generators))
+    passed = {label: item for role, value in roles.items() for label, _, item in members(role, value)}
+    held = with_loader_generators(passed, generators)
+    handles = Handles(generators=held)
     found: dict[str, list[Any]] = {"modules": [], "optimizers": [], "objects": []}
     pending: list[tuple[str, Any]] = []
     for role, value in roles.items():
-        for label, _, item in members(role, value):
-            refuse_swapped(role, label, item)
+        for label, _, passed in members(role, value):
+            refuse_swapped(role, label, passed)
+            item = with_metric_state(passed)
             optimizer = find_optimizer(item) if role == "optimizer" or isinstance(item, torch.optim.Optimizer) else None
             if optimizer is not None:
                 pending.append((label, optimizer))
-            elif _fills_in_place(item):
+            elif _by_names(role, item):
                 found["modules"].append(_take_module(handles, role, label, item, device))
             else:
                 found["objects"].append(_take_object(handles, role, label, item, device))
-    names, moves = _parameters(handles, found["modules"], device)
+    names, moves, shared = _parameters(handles, found["modules"], device)
     for label, optimizer in pending:
         _check_parameters(label, optimizer, handles, names)
+        if device is not None and device.type != "meta":
+            params = live_params(optimizer)
+            check_swaps(label, params, [names.get((id(p), 0), f"parameter {i}") for i, p in enumerate(params)])
         _check_move(label, optimizer, moves)
         handles.optimizers[label] = optimizer
         found["optimizers"].append(target_optimizer(label, optimizer, names, moves))
     target = Target(
         modules=tuple(found["modules"]),
         optimizers=tuple(found["optimizers"]),
-        objects=tuple(found["objects"]),
-        streams=rng.streams(generators),
+        objects=tuple(_with_optimizer(item, handles) for item in found["objects"]),
+        streams=rng.streams(held, asked=generators),
         devices=devices.available(),
+        rank=_rank(),
+        shared=shared,
     )
     return target, handles
 
 
-def _fills_in_place(item: Any) -> bool:
+def _rank() -> int:
+    """Which of several processes this is: a question to this process alone, no collective."""
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if grouped else 0
+
+
+def _with_optimizer(item: TargetObject, handles: Handles) -> TargetObject:
+    """A scheduler with the label of its optimizer, where that was passed too."""
+    if item.schedule is None:
+        return item
+    own = handles.schedulers[item.label].optimizer
+    label = next((label for label, optimizer in handles.optimizers.items() if optimizer is own), "")
+    return replace(item, schedule=replace(item.schedule, optimizer=label))
+
+
+def _by_names(role: str, item: Any) -> bool:
+    """Whether the tensors of an object are told by name: those of a module, unless a metric saves in its own way."""
     if isinstance(item, nn.Module):
-        return is_plain_module(item)
+        return role in MOVED_ROLES or is_plain_module(item)
     return isinstance(item, Mapping | list | tuple) and _is_tensor_bag(item)
 
 
@@ -128,16 +158,21 @@ def _take_module(handles: Handles, role: str, label: str, item: Any, device: tor
     handles.modules[label] = item
     if isinstance(item, nn.Module):
         moved = device if role in MOVED_ROLES else None
-        target, handles.views[label] = target_module(role, label, item, moved)
-        return target
+        if is_plain_module(item):
+            target, handles.views[label] = target_module(role, label, item, moved)
+        else:
+            target, handles.views[label] = whole_module(role, label, item, moved)
+            handles.objects[label] = item
+        return replace(target, meta=meta_names(handles.views[label].tensors), unsaved_meta=unsaved_meta(item))
     pairs = item.items() if isinstance(item, Mapping) else enumerate(item)
     tensors = {str(name): tensor for name, tensor in pairs}
-    handles.views[label] = ModuleView(tensors, frozenset(), {}, {}, ())
+    handles.views[label] = ModuleView(tensors)
     slots: dict[str, Slot] = {name: slot_of(f"{label}/{name}", t) for name, t in tensors.items()}
     return TargetModule(role, label, type(item).__name__, slots, frozenset())
 
 
 def _take_object(handles: Handles, role: str, label: str, item: Any, device: torch.device | None) -> TargetObject:
+    refuse_stock(label, item)
     if not callable(getattr(item, "load_state_dict", None)):
         raise UsageError(
             f"{label}= was given a {type(item).__module__}.{type(item).__qualname__}, which has no load_state_dict",
@@ -145,52 +180,95 @@ def _take_object(handles: Handles, role: str, label: str, item: Any, device: tor
         )
     handles.objects[label] = item
     placement = ROLES[role].placement if role in ROLES else "cpu"
-    return TargetObject(role, label, type(item).__name__, placement, _object_device(item, placement, device))
+    scheduler = find_scheduler(item)
+    if scheduler is not None:
+        handles.schedulers[label] = scheduler
+    moves = placement == "device" and device is not None
+    places = {} if moves or placement == "user" else _state_devices(item)
+    return TargetObject(
+        role,
+        label,
+        type(item.metric if isinstance(item, MetricState) else item).__name__,
+        placement,
+        _object_device(item, placement, device, set(places.values())),
+        devices=places,
+        schedule=None if scheduler is None else target_schedule(scheduler),
+        enabled=not isinstance(item, torch.amp.GradScaler) or item.is_enabled(),
+    )
 
 
-def _object_device(item: Any, placement: str, device: torch.device | None) -> str:
-    if placement == "cpu" or placement == "user":
+def _state_devices(item: Any) -> dict[str, str]:
+    """Where the tensors of an object's present state are; nothing where it cannot be asked."""
+    try:
+        state = item.state_dict()
+    except Exception:  # noqa: BLE001 - the caller's own code may raise anything; then its state goes by its role
+        return {}
+    return {place: devices.tag(tensor.device) for place, tensor in _tensors(state, "", frozenset())}
+
+
+def _tensors(value: Any, place: str, above: frozenset[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a tree of plain containers, by the keys that lead there."""
+    if isinstance(value, torch.Tensor):
+        yield place, value
+    if not isinstance(value, Mapping | list | tuple) or id(value) in above:
+        return
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _tensors(item, f"{place}.{key}", above | {id(value)})
+
+
+def _object_device(item: Any, placement: str, device: torch.device | None, places: set[str]) -> str:
+    """Where tensors go that the object's present state has no place for."""
+    if placement in ("cpu", "user"):
         return "cpu"
     if isinstance(item, nn.Module):
         first = next((t for t in (*item.parameters(), *item.buffers())), None)
         return devices.tag(device or (first.device if first is not None else torch.device("cpu")))
-    return "cpu"
+    if placement == "device" and device is not None:
+        return devices.tag(device)
+    return next(iter(places)) if len(places) == 1 else "cpu"
 
 
 def _parameters(
     handles: Handles, targets: list[TargetModule], device: torch.device | None
-) -> tuple[dict[int, str], dict[int, torch.device]]:
-    """Canonical name and coming device of every parameter, by its id; several models put their label before it."""
+) -> tuple[dict[Key, str], dict[Key, torch.device], dict[str, str]]:
+    """Canonical name and coming device of every parameter, by its key; several models put their label before it.
+
+    And for a parameter that several modules hold its other names -> the canonical one.
+    """
     many = sum(t.role == "model" for t in targets) > 1
-    names: dict[int, str] = {}
-    moves: dict[int, torch.device] = {}
+    names: dict[Key, str] = {}
+    moves: dict[Key, torch.device] = {}
+    shared: dict[str, str] = {}
     for target in targets:
-        for name, tensor in handles.views[target.label].tensors.items():
+        view = handles.views[target.label]
+        for name in view.tensors:
             prefix = "" if target.role == "model" and not many else f"{target.label}:"
-            names.setdefault(id(tensor), prefix + name)
+            known = names.setdefault(view.key(name), prefix + name)
+            if known != prefix + name and prefix:
+                shared[prefix + name] = known
             if device is not None and target.role in MOVED_ROLES:
-                moves[id(tensor)] = device
+                moves[view.key(name)] = device
     for label, item in handles.objects.items():
-        if isinstance(item, nn.Module):
-            for name, tensor in state_tensors(item).tensors.items():
-                names.setdefault(id(tensor), name if label == "model" else f"{label}:{name}")
-                if device is not None and label.partition("[")[0] in MOVED_ROLES:
-                    moves[id(tensor)] = device
-    return names, moves
+        if isinstance(item, nn.Module) and label not in handles.views:
+            view = state_tensors(item)
+            for name in view.tensors:
+                names.setdefault(view.key(name), f"{label}:{name}")
+    return names, moves, shared
 
 
-def _check_parameters(label: str, optimizer: Any, handles: Handles, names: Mapping[int, str]) -> None:
+def _check_parameters(label: str, optimizer: Any, handles: Handles, names: Mapping[Key, str]) -> None:
     """Refuse an optimizer that holds tensors which the passed modules have replaced."""
     params = live_params(optimizer)
-    strangers = [p for p in params if id(p) not in names]
+    strangers = [p for p in params if names.keys().isdisjoint(keys_of(p))]
     if not strangers or not names:
         return
-    held = {id(p) for other in (optimizer, *handles.optimizers.values()) for p in live_params(other)}
+    everyone = [p for other in (optimizer, *handles.optimizers.values()) for p in live_params(other)]
+    held = {key for param in everyone for key in keys_of(param)}
     orphans = [
-        (name, t)
+        (name, view.tensors[name])
         for view in handles.views.values()
-        for name, t in view.tensors.items()
-        if name in view.parameters and t.requires_grad and id(t) not in held
+        for name in view.tensors
+        if name in view.trained and view.key(name) not in held
     ]
     twins = [name for name, t in orphans if any(s.shape == t.shape for s in strangers)]
     if twins:
@@ -203,12 +281,19 @@ def _check_parameters(label: str, optimizer: Any, handles: Handles, names: Mappi
         )
 
 
-def _check_move(label: str, optimizer: Any, moves: Mapping[int, torch.device]) -> None:
+def _check_move(label: str, optimizer: Any, moves: Mapping[Key, torch.device]) -> None:
     """Refuse a move that would make new Parameter objects, which this optimizer would not hold."""
     swap = getattr(torch.__future__, "get_swap_module_params_on_conversion", lambda: False)()
     for param in live_params(optimizer):
-        device = moves.get(id(param))
-        if device is None or device == param.device or swap:
+        device = next((moves[key] for key in keys_of(param) if key in moves), None)
+        if device is None or device == param.device:
+            continue
+        if is_flat(param) or is_shared_out(param):
+            raise DeviceError(
+                f"model_device={device} would move parameters of FSDP, which stay on the device of their mesh",
+                remedy="Leave model_device out: restore fills them where they are.",
+            )
+        if swap or param.device.type == "meta":
             continue
         replaced = torch.__future__.get_overwrite_module_params_on_conversion()
         if replaced or not torch._has_compatible_shallow_copy_type(param, torch.empty(0, device=device)):

@@ -7,7 +7,7 @@ by whatever the caller supplies, objects that need code left inert. Aliases stay
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from unmoor.errors import UnsupportedFile
 from unmoor.values.nodes import CompositeTensor, NumpyArray, NumpyScalar, Opaque, TensorNode, TorchValue
 from unmoor.values.target import Slot
 
-__all__ = ["Realizer", "numpy_array"]
+__all__ = ["Realizer", "numpy_array", "quantized"]
 
 
 class Realizer:
@@ -125,12 +125,13 @@ class Realizer:
 
     def _composite(self, value: CompositeTensor) -> torch.Tensor:
         parts = {name: self._make(node) for name, node in value.children.items()}
-        tensor = _compose(value, parts)
-        tensor.requires_grad_(value.requires_grad)
-        return torch.nn.Parameter(tensor, value.requires_grad) if value.parameter else tensor
+        tensor = _compose(value, parts, self._make(value.detail.get("quantizer")))
+        if value.parameter:
+            return torch.nn.Parameter(tensor, value.requires_grad)
+        return tensor.requires_grad_(value.requires_grad) if value.requires_grad else tensor
 
 
-def _compose(value: CompositeTensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:
+def _compose(value: CompositeTensor, parts: dict[str, torch.Tensor], quantizer: Any) -> torch.Tensor:
     shape = value.shape
     if value.layout == "sparse_coo":
         made = torch.sparse_coo_tensor(
@@ -143,12 +144,36 @@ def _compose(value: CompositeTensor, parts: dict[str, torch.Tensor]) -> torch.Te
             parts[compressed], parts[plain], parts["values"], shape, layout=getattr(torch, value.layout)
         )
     elif value.layout == "nested":
-        made = torch._nested_view_from_buffer(*(parts[name] for name in ("buffer", "sizes", "strides", "offsets")))
+        made = torch._nested_view_from_buffer(*(parts[name] for name in ("values", "sizes", "strides", "offsets")))
+    elif value.layout == "jagged":
+        made = _jagged(value, parts)
+    elif value.layout == "quantized":
+        window = (0, shape, value.detail["stride"])
+        made = quantized(parts["bytes"].untyped_storage(), value.dtype, window, quantizer)
     else:
         raise UnsupportedFile(
             f"a tensor of layout {value.layout} cannot be built without code from the file",
             remedy="Trust the class it needs by name: unmoor.load(path, trust=[...]).",
         )
+    return made
+
+
+def _jagged(value: CompositeTensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(
+        parts["values"], parts["offsets"], parts.get("lengths"), jagged_dim=value.detail["ragged_idx"]
+    )
+    return made
+
+
+def quantized(
+    storage: torch.UntypedStorage, dtype: str, window: tuple[int, Sequence[int], Sequence[int]], numbers: Sequence[Any]
+) -> torch.Tensor:
+    """A quantized tensor over `storage`. `window` is its offset, shape and stride; `numbers` the scheme and its own."""
+    scheme, *given = numbers
+    typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=getattr(torch, dtype), _internal=True)  # type: ignore[no-untyped-call]
+    made: torch.Tensor = torch._utils._rebuild_qtensor(  # type: ignore[no-untyped-call]
+        typed, *window, (getattr(torch, scheme), *given), False, OrderedDict()
+    )
     return made
 
 

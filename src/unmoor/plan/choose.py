@@ -7,17 +7,18 @@ how its names fit, and only among parts that fit equally well the words of its k
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor.values.catalog import Catalog, Part
+from unmoor.values.finding import Finding
 from unmoor.values.target import TargetModule, TargetObject, TargetOptimizer
 from unmoor.values.text import count, key_text, listing
 
 from .policy import Fault
 
-__all__ = ["Choice", "array_nodes", "choose", "find_at", "key_of", "subtree"]
+__all__ = ["Choice", "array_nodes", "choose", "find_at", "key_of", "misplaced", "subtree"]
 
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "model": (
@@ -72,7 +73,7 @@ def subtree(tree: Any, keys: Sequence[Any]) -> Any:
 
 def array_nodes(catalog: Catalog) -> frozenset[int]:
     """Ids of the tensor nodes that were numpy arrays when unmoor.save wrote them."""
-    recorded = (catalog.manifest or {}).get("numpy", ())
+    recorded = (catalog.manifest or {}).get("numpy", ()) or catalog.facts.get("numpy", ())
     return frozenset(id(subtree(catalog.tree, keys)) for keys in recorded)
 
 
@@ -141,10 +142,19 @@ def choose(
 
 def _candidates(catalog: Catalog, target: AnyTarget, wanted: str, *, alone: bool) -> list[Part]:
     """Parts of the right kind. Any model will do for `model`; a loss, an EMA and others must be named by the file."""
-    parts = [part for part in catalog.parts if part.role == wanted] if wanted else []
+    offered = [part for part in catalog.parts if not _is_withheld(part)]
+    own = [part for part in offered if part.role == target.role] if target.role != "rng" else []
+    if own and target.role != wanted:
+        return own
+    parts = [part for part in offered if part.role == wanted] if wanted else []
     if wanted != "model" or target.role == "model":
         return parts
     return [part for part in parts if _named_for(part, target) or (alone and not part.keys)]
+
+
+def _is_withheld(part: Part) -> bool:
+    """Whether a part is restored only where `at` names it: it lies in a file for another role, or beside the state."""
+    return bool(part.detail.get("meant") or part.detail.get("aside"))
 
 
 def _kind(target: AnyTarget) -> str:
@@ -198,15 +208,30 @@ def _by_list(parts: Sequence[Part], target: AnyTarget, rivals: Sequence[AnyTarge
     _, key = key_of(target.label)
     if not key:
         return []
-    same = [part for part in parts if part.keys and str(part.keys[-1]) == key]
+    same = [part for part in parts if part.detail.get("key", str(part.keys[-1]) if part.keys else "") == key]
     if same:
         return same
     return [parts[int(key)]] if key.isdigit() and len(parts) == len(rivals) else []
 
 
+_TOLD_APART: Final = ("optimizer", "scheduler", "scaler")
+
+
+def misplaced(part: Part, target: AnyTarget, at: Mapping[str, Any]) -> list[Finding]:
+    """What there is to tell of a part that stands under the key of another role, and not because the caller said so."""
+    words = {str(key).lower() for key in part.keys}
+    mine = words & {target.role, *_WORDS.get(target.role, ())}
+    if target.role not in (*_TOLD_APART, "model") or mine or {target.label, target.role} & at.keys():
+        return []
+    other = next((role for role in _TOLD_APART if words & {role, *_WORDS[role]}), "")
+    message = f"its state stands under the key {part.path!r} in the file, the {other}'s; told by its content"
+    remedy = "the program that saved it swapped the two"
+    return [Finding("roles-swapped", "warning", target.label, message, remedy)] if other else []
+
+
 def _named_for(part: Part, target: AnyTarget) -> bool:
     role, key = key_of(target.label)
-    words = [str(k).lower() for k in part.keys]
+    words = _words(part)
     if key:
         return any(key.lower() in {word, *re.split(r"[^a-z0-9]+", word)} for word in words)
     averaged = any(mark in word for word in words for mark in _AVERAGES)
@@ -216,29 +241,72 @@ def _named_for(part: Part, target: AnyTarget) -> bool:
     return any(word in known or role in word for word in words)
 
 
+def _words(part: Part) -> list[str]:
+    """The keys that lead to a part. A file of a folder counts by its name without the ending, and only at its root."""
+    words = [str(k).lower() for k in part.keys]
+    if "file" not in part.detail:
+        return words
+    return words[1:] or [_stem(words[0])]
+
+
+def _stem(file: str) -> str:
+    return file.partition(".")[0]
+
+
 def _nothing(catalog: Catalog, target: AnyTarget, wanted: str) -> Choice:
     """No part of the right kind: a role that stands under its own key, a wrong kind under that key, or nothing."""
     role, key = key_of(target.label)
+    mixed = [part for part in catalog.parts if part.detail.get("meant") in (role, wanted or role)]
+    if mixed:
+        return Choice(None, fault=_wrong_kind(catalog, target, mixed[0]))
     keys = _under_role_key(catalog, role, key)
     if keys is None:
         only = catalog.parts[0] if len(catalog.parts) == 1 and not catalog.parts[0].keys else None
         if only is not None and wanted and only.role != wanted:
             return Choice(None, fault=_wrong_kind(catalog, target, only))
-        return Choice(None, f"the file holds no {_noun(wanted or role)}")
+        return Choice(None, f"the {_container(catalog)} holds no {_noun(wanted or role)}{_custom(catalog, target)}")
     part = _part_at(catalog, keys, target)
+    if wanted == "scaler" and part.node == {}:
+        return Choice(part)
     if not wanted or part.kind == "object":
         return Choice(part) if not wanted else Choice(None, f"{key_text(keys)!r} in the file is no {_noun(wanted)}")
     return Choice(None, fault=_wrong_kind(catalog, target, part))
 
 
 def _under_role_key(catalog: Catalog, role: str, key: str) -> tuple[Any, ...] | None:
+    words = dict.fromkeys((role, *_WORDS.get(role, ())))
+    for root, names in _roots(catalog):
+        found = next((names[word] for word in words if word in names), None)
+        if found is not None:
+            keys = (*root, found)
+            return _walk_text(subtree(catalog.tree, keys), key, keys) if key else keys
+    return None
+
+
+def _roots(catalog: Catalog) -> Iterator[tuple[tuple[Any, ...], Mapping[Any, Any]]]:
+    """Where roles may stand under their names, and the keys there by name: the file, or a folder, then its files."""
     tree = catalog.tree
     if not isinstance(tree, Mapping):
-        return None
-    for word in dict.fromkeys((role, *_WORDS.get(role, ()))):
-        if word in tree:
-            return _walk_text(tree[word], key, (word,)) if key else (word,)
-    return None
+        return
+    if catalog.format != "folder":
+        yield (), {key: key for key in tree}
+        return
+    yield (), {_stem(str(key)): key for key in tree}
+    for file, inner in tree.items():
+        if isinstance(inner, Mapping):
+            yield (file,), {key: key for key in inner}
+
+
+def _container(catalog: Catalog) -> str:
+    return "folder" if catalog.format == "folder" else "file"
+
+
+def _custom(catalog: Catalog, target: AnyTarget) -> str:
+    """Where objects of the user's own lie in a folder that numbers them: their names are not saved."""
+    files = [part.path for part in catalog.part("custom")]
+    if not files or _kind(target):
+        return ""
+    return f"; it numbers objects of your own: at={{{target.label!r}: {files[0]!r}}} takes {listing(files)}"
 
 
 def _noun(kind: str) -> str:

@@ -4,56 +4,109 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from unmoor.values.catalog import Catalog, Part
-from unmoor.values.target import TargetModule, TargetOptimizer
+from unmoor.values.target import Target, TargetModule, TargetOptimizer
 
 from .modules import ModulePlan, saved_tensors
 from .names import match_names
 from .policy import Rename
 
-__all__ = ["FileModel", "Planned", "file_model"]
+__all__ = ["FileModel", "Planned", "file_model", "known_names", "renamed_names", "several_models"]
 
 Planned = tuple[TargetModule, Part, ModulePlan]
 """A live module, the part of the file that it takes, and the plan for it."""
+
+_BUFFERS: Final = ("running_mean", "running_var", "num_batches_tracked")
+"""The last segment of names that torch's own modules give to buffers: no optimizer holds those."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileModel:
     """`order` are the live parameter names as the saved optimizer would list them, None where nothing tells.
 
-    `dtypes` is live parameter name -> the dtype that this parameter had when it was saved.
+    `dtypes` is live parameter name -> the dtype that this parameter had when it was saved. `params` are name and shape
+    of every parameter in the order of the file: the live name, or the saved one where no live parameter has it.
     """
 
     order: tuple[str, ...] | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    params: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 def file_model(
-    catalog: Catalog, optimizer: TargetOptimizer, modules: Sequence[Planned], rename: Rename = None
+    catalog: Catalog, optimizer: TargetOptimizer, modules: Sequence[Planned], rename: Rename, *, many: bool
 ) -> FileModel:
     """From the modules that are restored beside the optimizer, else from a model in the file with all its names.
 
-    A model that lists its parameters as the live one does leaves the optimizer's own order, whatever that is.
+    A model that lists its parameters as the live one does leaves the optimizer's own order, whatever that is. One in
+    safetensors tells no order: its tensors are sorted by dtype and name. `many` tells that several models are live, so
+    that names carry the labels of theirs.
     """
     names = {param.name for _, param in optimizer.params() if param.name}
-    own = [_saved_dtypes(planned, _prefix(planned[0], modules)) for planned in modules]
+    own = [_saved_dtypes(planned, _prefix(planned[0], many=many)) for planned in modules]
     dtypes = {name: dtype for one in own for name, dtype in one.items()}
+    if not all(_is_ordered(catalog, part) for _, part, _ in modules):
+        return FileModel(None, dtypes)
+    params = tuple(item for planned in modules for item in _params(planned, names, _prefix(planned[0], many=many)))
     if names and names <= dtypes.keys():
-        changed = any(_changed(planned, names, _prefix(planned[0], modules)) for planned in modules)
+        changed = any(_changed(planned, names, _prefix(planned[0], many=many)) for planned in modules)
         listed = dtypes if changed else [param.name for _, param in optimizer.params()]
-        return FileModel(tuple(name for name in listed if name in names), dtypes)
+        return FileModel(tuple(name for name in listed if name in names), dtypes, params)
     for part in catalog.part("model") if names else ():
         alone = _alone(part, optimizer, rename)
-        if names <= alone.keys():
-            return FileModel(tuple(alone), alone)
-    return FileModel(None, dtypes)
+        if names <= alone.dtypes.keys():
+            return alone if _is_ordered(catalog, part) else FileModel(None, alone.dtypes)
+    return FileModel(None, dtypes, params)
 
 
-def _prefix(module: TargetModule, modules: Sequence[Planned]) -> str:
+def _is_ordered(catalog: Catalog, part: Part) -> bool:
+    return catalog.format != "safetensors" and part.detail.get("ordered", True) is True
+
+
+def _prefix(module: TargetModule, *, many: bool) -> str:
     """What stands before a module's names in an optimizer: its label, unless it is the only model."""
-    many = sum(target.role == "model" for target, _, _ in modules) > 1
     return "" if module.role == "model" and not many else f"{module.label}:"
+
+
+def several_models(target: Target) -> bool:
+    """Whether more than one live model was passed."""
+    return sum(module.role == "model" for module in target.modules) > 1
+
+
+def known_names(target: Target) -> dict[str, str]:
+    """Every name of a parameter of a live module -> the name that it goes by in an optimizer."""
+    found: dict[str, str] = {}
+    many = several_models(target)
+    for module in target.modules:
+        prefix = _prefix(module, many=many)
+        for name in module.parameters:
+            slot = module.slots.get(name)
+            owner = slot.alias.removeprefix(f"{module.label}/") if slot is not None and slot.alias else name
+            found[prefix + name] = prefix + owner
+    return {name: target.shared.get(own, own) for name, own in found.items()} if target.shared else found
+
+
+def renamed_names(optimizer: TargetOptimizer, modules: Sequence[Planned], *, many: bool) -> dict[str, str]:
+    """Saved name of a module's tensor -> its live name as an optimizer has it.
+
+    Under the saved name itself for modules that the optimizer holds a part of, where that tells which is meant; and
+    under the label of its module, as the files of several models have it.
+    """
+    held = {param.name for _, param in optimizer.params()}
+    found: dict[str, str] = {}
+    twice: set[str] = set()
+    labelled: dict[str, str] = {}
+    for planned in modules:
+        target, _, plan = planned
+        prefix = _prefix(target, many=many)
+        labelled |= {f"{target.label}:{saved}": prefix + live for saved, live in plan.names.items()}
+        if any(prefix + name in held for name in target.slots):
+            for saved, live in plan.names.items():
+                if found.setdefault(saved, prefix + live) != prefix + live:
+                    twice.add(saved)
+    return labelled | {saved: live for saved, live in found.items() if saved not in twice}
 
 
 def _saved_dtypes(planned: Planned, prefix: str) -> dict[str, str]:
@@ -64,19 +117,43 @@ def _saved_dtypes(planned: Planned, prefix: str) -> dict[str, str]:
     }
 
 
+def _params(planned: Planned, names: Collection[str], prefix: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and shape of the parameters of a module that the optimizer has a part in, one name for tied ones."""
+    target, part, plan = planned
+    if not any(prefix + name in names for name in target.slots):
+        return []
+    found: dict[str, tuple[int, ...]] = {}
+    for saved, node in saved_tensors(part).items():
+        live = plan.names.get(saved)
+        if live is None:
+            if saved.rpartition(".")[2] not in _BUFFERS:
+                found[saved] = node.shape
+        elif live in target.parameters:
+            owner = target.slots[live].alias.removeprefix(f"{target.label}/") or live
+            found.setdefault(prefix + owner, node.shape)
+    return list(found.items())
+
+
 def _changed(planned: Planned, names: Collection[str], prefix: str) -> bool:
     """Whether file and live module list the parameters that both have in different orders."""
     theirs = [name for name in _saved_dtypes(planned, prefix) if name in names]
-    ours = [prefix + name for name in planned[0].slots if prefix + name in names]
-    return theirs != [name for name in ours if name in set(theirs)]
+    both = set(theirs)
+    return theirs != [prefix + name for name in planned[0].slots if prefix + name in both]
 
 
-def _alone(part: Part, optimizer: TargetOptimizer, rename: Rename) -> dict[str, str]:
-    """Live name -> saved dtype in the order of the file, from a model that was not asked for; {} where names differ."""
+def _alone(part: Part, optimizer: TargetOptimizer, rename: Rename) -> FileModel:
+    """From a model that was not asked for, as far as its names tell parameters from buffers; empty if names differ."""
     saved = saved_tensors(part)
     live = {param.name: param.shape for _, param in optimizer.params()}
     match = match_names({name: node.shape for name, node in saved.items()}, live, rename)
     if match.missing or match.mismatched or match.rivals:
-        return {}
+        return FileModel()
     back = {name: own for own, name in match.reading.pairs.items()}
-    return {back[name]: node.dtype for name, node in saved.items() if name in back}
+    beyond = set(match.reading.outside)
+    dtypes = {back[name]: node.dtype for name, node in saved.items() if name in back}
+    params = [
+        (back.get(name, name), node.shape)
+        for name, node in saved.items()
+        if name in back or (name not in beyond and name.rpartition(".")[2] not in _BUFFERS)
+    ]
+    return FileModel(tuple(dtypes), dtypes, tuple(params))

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from unmoor.values.catalog import Part
-from unmoor.values.dtypes import is_exact_cast
 from unmoor.values.nodes import CompositeTensor, TensorNode
 from unmoor.values.plan import Change, Copy, LoadState
 from unmoor.values.target import TargetModule
-from unmoor.values.text import format_shape, key_text, listing
+from unmoor.values.text import count, format_shape, key_text, listing
 
-from .names import NameMatch, Reading, match_names
+from .module_match import averaged_fault, match_module
+from .names import NameMatch, Reading
 from .policy import Fault, Policy
+from .repeats import without_repeats
+from .rounding import rounding_faults
+from .selection import Chosen
+from .ways import different_ways
 
 __all__ = ["ModulePlan", "module_fit", "plan_module", "saved_tensors"]
-
-_FROM_LIVE = "num_batches_tracked"
-"""A buffer that files of torch before 0.4.1 lack; torch keeps the live one, so does unmoor."""
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class ModulePlan:
     faults: list[Fault] = field(default_factory=list)
     names: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    not_restored: list[Change] = field(default_factory=list)
 
 
 def saved_tensors(part: Part) -> dict[str, TensorNode]:
@@ -49,55 +51,50 @@ def saved_tensors(part: Part) -> dict[str, TensorNode]:
 
 def module_fit(part: Part, target: TargetModule, policy: Policy) -> bool:
     """Whether the names and shapes of the part are proved to be the module's."""
-    return _match(part, target, policy).complete
+    match = _match(part, target, policy)
+    return match.complete and averaged_fault(target, match, saved_tensors(part), policy) is None
 
 
 def _match(part: Part, target: TargetModule, policy: Policy) -> NameMatch:
-    """The match of all live names, or of those that a file must have where it lacks no other."""
-    live = {name: slot.shape for name, slot in target.slots.items()}
-    saved: dict[str, tuple[int, ...] | None] = {name: node.shape for name, node in saved_tensors(part).items()}
-    found = []
-    for dispensable in _dispensable(target):
-        needed = {name: shape for name, shape in live.items() if name not in dispensable}
-        found.append(match_names(saved, needed, policy.rename))
-        if found[-1].complete:
-            return found[-1]
-    return next((m for m in found if m.reading.pairs and not m.missing and not m.rivals), found[0])
+    return match_module({name: node.shape for name, node in saved_tensors(part).items()}, target, policy)
 
 
-def _dispensable(target: TargetModule) -> Iterator[frozenset[str]]:
-    """Names that a file may lack: none, all but one name of a tied memory, buffers that old files do not have."""
-    groups: dict[str, list[str]] = {}
-    for name, slot in target.slots.items():
-        groups.setdefault(slot.alias or slot.id, []).append(name)
-    tied = [names for names in groups.values() if len(names) > 1]
-    late = frozenset(name for name in target.slots if name.endswith(_FROM_LIVE))
-    but_first = frozenset(name for names in tied for name in names[1:])
-    but_last = frozenset(name for names in tied for name in names[:-1])
-    ways = (but_first, but_last, late, but_first | late, but_last | late)
-    yield from dict.fromkeys((frozenset(), *ways))
-
-
-def plan_module(target: TargetModule, part: Part, policy: Policy) -> ModulePlan:
-    """Plan one module; faults are gathered, nothing is raised."""
+def plan_module(target: TargetModule, part: Part, policy: Policy, chosen: Chosen) -> ModulePlan:
+    """Plan one module, or what is chosen of it; faults are gathered, nothing is raised."""
     plan = ModulePlan()
     saved = saved_tensors(part)
-    match = _match(part, target, policy)
-    _check_match(target, part, saved, match, policy, plan)
+    whole = _match(part, target, policy)
+    match = _chosen_part(whole, chosen)
+    _check_match(target, part, saved, match, policy, plan, chosen)
     if plan.faults:
         return plan
-    plan.names = {saved_name: live for live, saved_name in match.reading.pairs.items()}
+    plan.names = {saved_name: live for live, saved_name in whole.reading.pairs.items()}
     wrong = set(match.mismatched)
     for live, name in match.reading.pairs.items():
         if live in wrong:
             plan.fresh.append(_shape_change(target, live, saved[name]))
         else:
             _plan_tensor(target, part, live, name, saved[name], plan)
-    plan.faults += _rounded(target, policy, plan)
+    plan.faults += rounding_faults(target.label, plan.copies, policy)
+    plan.faults += _unfilled(target, plan)
     _drop_twin_copies(plan)
-    _plan_extra(target, part, match.reading, plan)
-    _tell(target, match, plan)
+    _plan_extra(target, part, match.reading, plan, chosen)
+    _tell(target, match, plan, chosen)
     return plan
+
+
+def _chosen_part(match: NameMatch, chosen: Chosen) -> NameMatch:
+    """The match of the names that are asked for; what else the file has is none of this restore's business."""
+    if chosen.everything:
+        return match
+    pairs = {live: saved for live, saved in match.reading.pairs.items() if chosen.asks(live)}
+    return replace(
+        match,
+        reading=replace(match.reading, pairs=pairs),
+        missing=tuple(filter(chosen.asks, match.missing)),
+        unexpected=tuple(filter(chosen.asks, match.unexpected)),
+        mismatched=tuple(filter(chosen.asks, match.mismatched)),
+    )
 
 
 def _check_match(
@@ -107,22 +104,30 @@ def _check_match(
     match: NameMatch,
     policy: Policy,
     plan: ModulePlan,
+    chosen: Chosen,
 ) -> None:
     label = target.label
-    plan.faults += _unfillable(target, part)
+    plan.faults += _unfillable(target, part, chosen)
     if match.rivals:
         ways = "; ".join(reading.how for reading in match.rivals)
         text = f"the saved names fit the live ones in {len(match.rivals)} ways: {ways}"
         remedy = " or ".join(r.remedy for r in match.rivals if r.remedy) or "rename={...}"
-        plan.faults.append(Fault("ambiguous", label, text, f"{remedy} says which"))
+        remedy += ' says which, with unexpected="ignore" for the rest'
+        plan.faults.append(Fault("ambiguous", label, text, remedy))
+        return
+    told = averaged_fault(target, match, saved, policy)
+    different = [told] if told else [] if match.complete else different_ways(label, saved, target.slots, target.ways)
+    if different and (policy.missing, policy.unexpected) != ("fresh", "ignore"):
+        plan.faults += different
         return
     if match.near and (match.missing or match.unexpected):
         plan.faults += [_near_fault(target, saved, near) for near in match.near[:2]]
     if target.slots and not set(match.reading.pairs) - set(match.mismatched):
         plan.faults.append(_nothing_matches(target, saved, match))
         return
-    if match.missing and policy.missing == "error":
-        plan.faults.append(_names_fault(label, "the file lacks", match.missing, 'missing="fresh" leaves it as it is'))
+    missing = tuple(name for name in match.missing if target.slots[name].layout == "strided")
+    if missing and policy.missing == "error":
+        plan.faults.append(_names_fault(label, "the file lacks", missing, 'missing="fresh" leaves it as it is'))
     if match.unexpected and policy.unexpected == "error":
         plan.faults.append(
             _names_fault(label, "the live model lacks", match.unexpected, 'unexpected="ignore" drops it')
@@ -131,22 +136,56 @@ def _check_match(
         plan.faults += [_shape_fault(target, name, saved[match.reading.pairs[name]]) for name in match.mismatched]
 
 
-def _unfillable(target: TargetModule, part: Part) -> list[Fault]:
+def _unfillable(target: TargetModule, part: Part, chosen: Chosen) -> list[Fault]:
     """Saved and live tensors that no values can be streamed into or out of."""
     pairs = part.node.items() if isinstance(part.node, Mapping) else ()
+    odd = {name for name, slot in target.slots.items() if slot.layout != "strided"}
     rows = (
-        ("mismatch", [n for n, node in pairs if isinstance(node, CompositeTensor)], _NOT_STRIDED),
-        ("mismatch", [n for n, slot in target.slots.items() if slot.shape == (-1,)], _LAZY),
+        ("mismatch", [n for n, node in pairs if isinstance(node, CompositeTensor) and n not in odd], _NOT_STRIDED),
+        *_unstreamable(target),
+        ("mismatch", [n for n, slot in target.slots.items() if slot.shape == (-1,) and n not in odd], _LAZY),
         ("device", [n for n, slot in target.slots.items() if slot.device == "meta"], _META),
+        ("device", list(target.unsaved_meta), _UNSAVED),
     )
     return [
-        Fault(kind, target.label, f"{listing(names)} {text}", remedy) for kind, names, (text, remedy) in rows if names
+        Fault(kind, target.label, f"{listing(names)} {text}", remedy)
+        for kind, found, (text, remedy) in rows
+        if (names := list(filter(chosen.asks, found)))
     ]
 
 
-_NOT_STRIDED: Final = ("is not a strided tensor and cannot be filled in place", "unmoor.load gives the tensor itself")
+def _unstreamable(target: TargetModule) -> Iterator[tuple[str, list[str], tuple[str, str]]]:
+    layouts = dict.fromkeys(slot.layout for slot in target.slots.values() if slot.layout != "strided")
+    for layout in layouts:
+        names = [name for name, slot in target.slots.items() if slot.layout == layout]
+        yield "mismatch", names, (f"of the live model is of layout {layout} and cannot be filled in place", _GIVES)
+
+
+_GIVES: Final = "unmoor.load gives the tensor itself"
+_NOT_STRIDED: Final = ("is not a strided tensor and cannot be filled in place", _GIVES)
 _LAZY: Final = ("of the live model has no shape yet", "run one forward pass first, then restore")
-_META: Final = ("of the live model is on the meta device, which holds no data", "model.to_empty(device=...) first")
+_META: Final = (
+    "of the live model is on the meta device, which holds no data",
+    'model_device="cpu" or another device makes it there',
+)
+_UNSAVED: Final = (
+    "of the live model is a buffer on the meta device that no state dict holds: nothing would fill it",
+    "make it on a real device before the restore",
+)
+
+
+def _unfilled(target: TargetModule, plan: ModulePlan) -> list[Fault]:
+    """Tensors that would get memory on the way from the meta device, and no values."""
+    filled = {copy.slot.alias or copy.slot.id for copy in plan.copies}
+    empty = [n for n in target.slots if n in target.meta and _owner(target, n) not in filled]
+    if not empty or any(target.slots[name].device == "meta" for name in empty):
+        return []
+    text = f"{listing(empty)} of the live model is on the meta device, and nothing of the file would fill it"
+    return [Fault("device", target.label, text, "restore it too, or give it values first: model.to_empty(device=...)")]
+
+
+def _owner(target: TargetModule, name: str) -> str:
+    return target.slots[name].alias or target.slots[name].id
 
 
 def _names_fault(label: str, what: str, names: tuple[str, ...], remedy: str) -> Fault:
@@ -185,32 +224,15 @@ def _near_fault(target: TargetModule, saved: Mapping[str, TensorNode], near: Rea
 
 def _plan_tensor(target: TargetModule, part: Part, live: str, name: str, node: TensorNode, plan: ModulePlan) -> None:
     slot = target.slots[live]
-    if node.storage is None and node.numel:
-        plan.faults.append(
-            Fault("mismatch", target.label, f"{name} was saved on the meta device: the file holds no data for it", "")
-        )
-        return
     if node.quantizer is not None or node.dtype.startswith("q"):
-        plan.faults.append(Fault("mismatch", target.label, f"{name} is quantized and cannot be filled in place", ""))
+        text = f"{name} is quantized and cannot be filled in place"
+        plan.faults.append(Fault("mismatch", target.label, text, _GIVES))
+        return
+    node, slot, why = without_repeats(node, slot)
+    if why:
+        plan.faults.append(Fault("mismatch", target.label, f"{name}: {why}", "clone() the live tensor, or skip it"))
         return
     plan.copies.append(Copy(target.label, live, key_text((*part.keys, name)), node, slot))
-
-
-def _rounded(target: TargetModule, policy: Policy, plan: ModulePlan) -> list[Fault]:
-    """Tensors that would lose digits on the way to the live dtype, one fault for each pair of dtypes."""
-    casts: dict[tuple[str, str], list[str]] = {}
-    for copy in plan.copies if policy.cast != "any" else ():
-        if not is_exact_cast(copy.node.dtype, copy.slot.dtype):
-            casts.setdefault((copy.node.dtype, copy.slot.dtype), []).append(copy.name)
-    return [
-        Fault(
-            "mismatch",
-            target.label,
-            f"{listing(names)}    saved {saved}, live {live}: values would be rounded",
-            'cast="any" allows it',
-        )
-        for (saved, live), names in casts.items()
-    ]
 
 
 def _drop_twin_copies(plan: ModulePlan) -> None:
@@ -230,43 +252,53 @@ def _same_place(a: TensorNode, b: TensorNode) -> bool:
     return (a.storage, a.offset, a.shape, a.stride, a.dtype) == (b.storage, b.offset, b.shape, b.stride, b.dtype)
 
 
-def _plan_extra(target: TargetModule, part: Part, reading: Reading, plan: ModulePlan) -> None:
+def _plan_extra(target: TargetModule, part: Part, reading: Reading, plan: ModulePlan, chosen: Chosen) -> None:
     """Extra states of submodules, by the same reading as the tensors (their names end in `_extra_state`)."""
     if not isinstance(part.node, Mapping):
         return
     values = {n: v for n, v in part.node.items() if isinstance(n, str) and n.endswith("_extra_state")}
-    for name in target.extra_state:
-        found = name if name in values else _through(reading, name, values)
-        if found is None:
-            plan.missing.append(Change(target.label, name, "not in the file", "left as it is"))
-        else:
+    stems = _stems(reading) if values.keys() - target.extra_state else {}
+    for name in filter(chosen.asks, sorted(target.extra_state)):
+        found = name if name in values else stems.get(name.removesuffix("_extra_state"), "") + "_extra_state"
+        if found in values:
             plan.loads.append(LoadState(target.label, values[found], name))
+        else:
+            plan.missing.append(Change(target.label, name, "not in the file", "left as it is"))
 
 
-def _through(reading: Reading, name: str, values: Mapping[str, Any]) -> str | None:
-    stem = name.removesuffix("_extra_state")
+def _stems(reading: Reading) -> dict[str, str]:
+    """Live name of a submodule, with its dot -> its name in the file, by the first tensor below it that tells."""
+    found: dict[str, str] = {}
     for live, saved in reading.pairs.items():
-        if live.startswith(stem) and saved.endswith(live[len(stem) :]):
-            candidate = saved[: len(saved) - len(live) + len(stem)] + "_extra_state"
-            if candidate in values:
-                return candidate
-    return None
+        end = live.rfind(".") + 1
+        while live[:end] not in found and saved.endswith(live[end:]):
+            found[live[:end]] = saved[: len(saved) - len(live) + end]
+            end = live.rfind(".", 0, max(end - 1, 0)) + 1
+    return found
 
 
-def _tell(target: TargetModule, match: NameMatch, plan: ModulePlan) -> None:
+def _tell(target: TargetModule, match: NameMatch, plan: ModulePlan, chosen: Chosen) -> None:
     label, pairs = target.label, match.reading.pairs
     plan.renamed += [Change(label, live, saved, live) for live, saved in pairs.items() if live != saved]
     plan.missing += [Change(label, n, "not in the file", "left as it is") for n in match.missing]
     restored = {target.slots[n].alias or target.slots[n].id for n in pairs}
-    absent = [(n, slot) for n, slot in target.slots.items() if n not in pairs and n not in match.missing]
+    told = {*pairs, *match.missing}
+    left = [] if chosen.everything else [n for n in (*target.slots, *target.extra_state) if not chosen.asks(n)]
+    plan.not_restored += [Change(label, n, f"left out by {chosen.word}", "left as it is") for n in left]
+    told.update(left)
+    absent = [(n, slot) for n, slot in target.slots.items() if n not in told]
     tied = [n for n, slot in absent if (slot.alias or slot.id) in restored]
     late = "not in the file (saved before torch 0.4.1)"
-    plan.fresh += [Change(label, n, late, "left as it is") for n, _ in absent if n not in tied]
+    plan.fresh += [
+        Change(label, n, late, "left as it is") for n, slot in absent if (slot.alias or slot.id) not in restored
+    ]
     plan.unexpected += [Change(label, n, "in the file", "nothing takes it") for n in match.unexpected]
     plan.unexpected += [Change(label, n, "in the file", "outside the names that fit") for n in match.reading.outside]
     notes = []
     if match.reading.how != "as saved":
         notes.append(f"{len(pairs)} of {len(target.slots)} names match {match.reading.how}")
+    if target.meta:
+        notes.append(f"{count(len(target.meta), 'tensor')} of the meta device made on {target.device}")
     if tied:
         notes.append(f"{listing(tied)} is tied to a name that the file has")
     plan.note = "; ".join(notes)

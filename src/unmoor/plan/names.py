@@ -8,14 +8,19 @@ the shapes that differ are told. Names are never taken apart in any other way.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from unmoor.errors import MismatchError
 
+from .patterns import captures, fill
 from .policy import Rename
+from .remedies import rename_for
+from .wrapped_names import wrapped_pairs
 
 __all__ = ["WRAPPER_SEGMENTS", "NameMatch", "Reading", "apply_rename", "match_names", "without_wrappers"]
 
@@ -24,17 +29,28 @@ WRAPPER_SEGMENTS: Final = frozenset(
 )
 """Name segments that wrappers of torch and Lightning put in; a user's submodule may bear one of them too."""
 
+_SEGMENT: Final = re.compile(rf"(?:^|\.)(?:{'|'.join(sorted(WRAPPER_SEGMENTS))})(?:\.|$)")
+"""Finds a wrapper's segment in a name; most names have none."""
+
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to take the saved names. `pairs` is live name -> saved name; `how` says the way in words."""
+    """One way to take the saved names. `pairs` is live name -> saved name; `how` says the way in words.
+
+    `outside` are saved names beyond the prefix that the way drops. `special` is a remedy that no prefixes tell.
+    """
 
     how: str
     pairs: Mapping[str, str]
-    outside: tuple[str, ...] = ()
-    remedy: str = ""
+    outside: Sequence[str] = ()
+    special: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """The `rename=` that makes this reading hold and no other."""
+        return self.special or rename_for(self.pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +78,12 @@ class NameMatch:
 def apply_rename(names: Sequence[str], rename: Rename) -> dict[str, str]:
     """New name -> saved name. A mapping replaces leading text, or with `*` in it whole patterns; a callable anything.
 
+    Raises MismatchError, naming both, where two names would become one.
+
     >>> apply_rename(["net.0.weight"], {"net.": ""})
     {'0.weight': 'net.0.weight'}
+    >>> apply_rename(["a.attn.w"], {"*.attn.*": "*.attention.*"})
+    {'a.attention.w': 'a.attn.w'}
     """
     made: dict[str, str] = {}
     for name in names:
@@ -83,19 +103,12 @@ def _renamed(name: str, rename: Rename) -> str:
     if callable(rename):
         return rename(name)
     for old, new in rename.items():
-        if "*" in old:
-            if fnmatchcase(name, old):
-                return _fill(name, old, new)
-        elif name.startswith(old):
-            return new + name[len(old) :]
+        if "*" not in old:
+            if name.startswith(old):
+                return new + name[len(old) :]
+        elif (found := captures(old, name)) is not None:
+            return fill(new, found, old)
     return name
-
-
-def _fill(name: str, pattern: str, replacement: str) -> str:
-    """Carry the text under the one `*` of the pattern into the replacement's `*`."""
-    head, _, tail = pattern.partition("*")
-    middle = name[len(head) : len(name) - len(tail) if tail else None]
-    return replacement.replace("*", middle, 1)
 
 
 def without_wrappers(name: str) -> str:
@@ -104,6 +117,8 @@ def without_wrappers(name: str) -> str:
     >>> without_wrappers("module.encoder._orig_mod.weight")
     'encoder.weight'
     """
+    if _SEGMENT.search(name) is None:
+        return name
     return ".".join(part for part in name.split(".") if part not in WRAPPER_SEGMENTS)
 
 
@@ -114,27 +129,52 @@ def match_names(saved: Mapping[str, Shape | None], live: Mapping[str, Shape], re
     plain = Reading("as saved", {name: name for name in live if name in shapes})
     if len(plain.pairs) == len(live):
         return _translate(_judge(plain, shapes, live), renamed)
-    whole = [r for r in _readings(shapes, live) if len(r.pairs) == len(live) and not _leftover(r, shapes)]
+    chosen = {without_wrappers(new): new for new, old in renamed.items() if new != old}
+    found = [r for r in _readings(shapes, live) if not _contradicts(r, chosen)]
+    whole = [r for r in found if len(r.pairs) == len(live) and _covers(r, shapes)]
     proved = _distinct([r for r in whole if _shapes_agree(r, shapes, live)])
     holding = proved or _distinct(whole)
     if len(holding) == 1:
         return _translate(_judge(holding[0], shapes, live), renamed)
     match = _judge(plain, shapes, live)
-    near = () if proved else tuple(holding[:3]) or _nearest(shapes, live, len(plain.pairs))
+    near = () if proved else tuple(holding[:3]) or _nearest(shapes, live, len(plain.pairs), chosen)
     result = NameMatch(plain, match.missing, match.unexpected, match.mismatched, tuple(proved), near)
     return _translate(result, renamed)
 
 
 def _readings(saved: Mapping[str, Shape | None], live: Mapping[str, Shape]) -> Iterator[Reading]:
+    """The simple readings; and those of the tree, where none of these takes every name on both sides."""
+    complete = False
+    for reading in _simple_readings(saved, live):
+        complete = complete or len(reading.pairs) == len(live) == len(saved)
+        yield reading
+    if not complete:
+        for prefix, pairs in wrapped_pairs(saved, live, WRAPPER_SEGMENTS):
+            yield _wrapped_reading(prefix, pairs, saved)
+    added = _added_prefix(list(saved), list(live))
+    if added is not None:
+        yield added
+
+
+def _simple_readings(saved: Mapping[str, Shape | None], live: Mapping[str, Shape]) -> Iterator[Reading]:
     bare = _bare(saved)
     if bare is not None:
         yield from _bare_readings(bare, live)
     yield from _prefix_readings({name: name for name in saved}, list(live), "")
-    if bare is not None:
+    if bare is not None and bare.keys() != saved.keys():
         yield from _prefix_readings(bare, list(live), "wrappers' segments and ")
-    added = _added_prefix(list(saved), list(live))
-    if added is not None:
-        yield added
+
+
+def _wrapped_reading(prefix: str, pairs: Mapping[str, str], saved: Iterable[str]) -> Reading:
+    """A reading that the tree of names proves: `prefix` is dropped, and segments of wrappers wherever they stand."""
+    inside = set(pairs.values())
+    cut: set[str] = set()
+    for own, name in pairs.items():
+        if len(name) != len(prefix) + len(own):
+            cut.update((Counter(name[len(prefix) :].split(".")) - Counter(own.split("."))).keys() - cut)
+    dropped = [*([prefix] if prefix else []), *(f"{part}." for part in sorted(cut))]
+    outside = [name for name in saved if name not in inside]
+    return Reading(f"without {', '.join(map(repr, dropped))}", pairs, outside)
 
 
 def _bare_readings(bare: Mapping[str, str], live: Mapping[str, Shape]) -> Iterator[Reading]:
@@ -146,10 +186,7 @@ def _bare_readings(bare: Mapping[str, str], live: Mapping[str, Shape]) -> Iterat
     if not removed:
         yield Reading("with wrappers' segments", pairs)
         return
-    cut = "".join(f".replace({part + '.'!r}, '')" for part in removed)
-    leading = len(removed) == 1 and all(b == f"{removed[0]}.{a}" for a, b in pairs.items())
-    remedy = f"rename={{{removed[0] + '.'!r}: ''}}" if leading else f"rename=lambda name: name{cut}"
-    yield Reading(f"without {', '.join(repr(part + '.') for part in removed)}", pairs, remedy=remedy)
+    yield Reading(f"without {', '.join(repr(part + '.') for part in removed)}", pairs)
 
 
 def _bare(names: Iterable[str]) -> dict[str, str] | None:
@@ -165,32 +202,63 @@ def _prefix_readings(saved: Mapping[str, str], live: list[str], also: str) -> It
     """Readings that drop one leading prefix: the subtree under it must be all of the live names and no more."""
     if not live:
         return
-    probe = max(live, key=len)
-    prefixes = [name[: -len(probe)] for name in saved if name.endswith("." + probe)]
-    for prefix in dict.fromkeys(prefixes):
-        inside = {name[len(prefix) :]: full for name, full in saved.items() if name.startswith(prefix)}
-        if all(name in inside for name in live):
-            outside = tuple(full for name, full in saved.items() if not name.startswith(prefix))
-            pairs = {name: inside[name] for name in live}
-            yield Reading(f"without {also}{prefix!r}", pairs, outside, f"rename={{{prefix!r}: ''}}")
+    probe = "." + max(live, key=len)
+    prefixes = dict.fromkeys(name[: 1 - len(probe)] for name in saved if name.endswith(probe))
+    ordered = sorted(saved) if prefixes else []
+    for prefix in prefixes:
+        if all(prefix + name in saved for name in live):
+            pairs = {name: saved[prefix + name] for name in live}
+            outside = _Outside(saved, prefix, _below(ordered, prefix))
+            yield Reading(f"without {also}{prefix!r}", pairs, outside)
+
+
+def _below(ordered: Sequence[str], prefix: str) -> int:
+    """How many of the sorted names begin with the prefix, which ends with a dot."""
+    after = prefix[:-1] + chr(ord(".") + 1)
+    return bisect_left(ordered, after) - bisect_left(ordered, prefix)
+
+
+class _Outside(Sequence[str]):
+    """The saved names that do not begin with a prefix; counted at once, listed only when they are asked for."""
+
+    def __init__(self, saved: Mapping[str, str], prefix: str, inside: int) -> None:
+        self._saved, self._prefix, self._length = saved, prefix, len(saved) - inside
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return [full for name, full in self._saved.items() if not name.startswith(self._prefix)][index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self[:])
 
 
 def _added_prefix(saved: list[str], live: list[str]) -> Reading | None:
     if not saved or len(saved) != len(live):
         return None
-    probe = max(saved, key=len)
+    probe, held = max(saved, key=len), set(live)
     for name in live:
         if name.endswith("." + probe):
             prefix = name[: -len(probe)]
-            pairs = {prefix + s: s for s in saved}
-            if all(n in pairs for n in live):
+            if all(prefix + s in held for s in saved):
+                pairs = {prefix + s: s for s in saved}
                 return Reading(f"with {prefix!r} added", pairs, (), f"rename=lambda name: {prefix!r} + name")
     return None
 
 
-def _nearest(saved: Mapping[str, Shape | None], live: Mapping[str, Shape], least: int) -> tuple[Reading, ...]:
+def _contradicts(reading: Reading, chosen: Mapping[str, str]) -> bool:
+    """Whether a reading gives a live name to another saved name than the one that `rename` has brought there."""
+    if not chosen:
+        return False
+    return any(chosen.get(without_wrappers(name), saved) != saved for name, saved in reading.pairs.items())
+
+
+def _nearest(
+    saved: Mapping[str, Shape | None], live: Mapping[str, Shape], least: int, chosen: Mapping[str, str]
+) -> tuple[Reading, ...]:
     """The readings that pair the most live names, with their shapes, if those are more than `least`."""
-    found = [*_inside_prefixes(saved, live), *_readings(saved, live)]
+    found = [r for r in (*_inside_prefixes(saved, live), *_readings(saved, live)) if not _contradicts(r, chosen)]
     fitting = {id(r): sum(_fits(live[n], saved[s]) for n, s in r.pairs.items()) for r in found}
     best = max(fitting.values(), default=0)
     return tuple(_distinct([r for r in found if fitting[id(r)] == best])[:3]) if best > least else ()
@@ -206,7 +274,7 @@ def _inside_prefixes(saved: Mapping[str, Shape | None], live: Mapping[str, Shape
             if name in live:
                 pairs.setdefault(full[: -len(name)], {})[name] = full
     for prefix, found in pairs.items():
-        yield Reading(f"without {prefix!r}", found, remedy=f"rename={{{prefix!r}: ''}}")
+        yield Reading(f"without {prefix!r}", found)
 
 
 def _shapes_agree(reading: Reading, saved: Mapping[str, Shape | None], live: Mapping[str, Shape]) -> bool:
@@ -217,15 +285,22 @@ def _fits(live: Shape, saved: Shape | None) -> bool:
     return saved is None or saved == live
 
 
+def _covers(reading: Reading, saved: Mapping[str, Shape | None]) -> bool:
+    """Whether every saved name is paired or outside; none is both."""
+    return len(reading.pairs) + len(reading.outside) == len(saved)
+
+
 def _leftover(reading: Reading, saved: Mapping[str, Shape | None]) -> list[str]:
     taken = set(reading.pairs.values()) | set(reading.outside)
     return [name for name in saved if name not in taken]
 
 
 def _distinct(readings: Sequence[Reading]) -> list[Reading]:
-    seen: dict[tuple[tuple[str, str], ...], Reading] = {}
+    if len(readings) < 2:
+        return list(readings)
+    seen: dict[frozenset[tuple[str, str]], Reading] = {}
     for reading in readings:
-        seen.setdefault(tuple(sorted(reading.pairs.items())), reading)
+        seen.setdefault(frozenset(reading.pairs.items()), reading)
     return list(seen.values())
 
 
@@ -240,10 +315,11 @@ def _translate(match: NameMatch, renamed: Mapping[str, str]) -> NameMatch:
 
     def original(reading: Reading) -> Reading:
         pairs = {live: renamed[name] for live, name in reading.pairs.items()}
-        return Reading(reading.how, pairs, tuple(renamed[name] for name in reading.outside), reading.remedy)
+        return Reading(reading.how, pairs, (), reading.special)
 
+    outside = tuple(renamed[name] for name in match.reading.outside)
     return NameMatch(
-        original(match.reading),
+        replace(original(match.reading), outside=outside),
         match.missing,
         tuple(renamed[name] for name in match.unexpected),
         match.mismatched,

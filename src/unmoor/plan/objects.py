@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from unmoor.values.catalog import Part
-from unmoor.values.nodes import Opaque
+from unmoor.values.nodes import Opaque, TensorNode
 from unmoor.values.plan import Change, Copy, LoadState
-from unmoor.values.target import TargetObject
+from unmoor.values.target import Slot, TargetObject
 
 from .policy import Fault
 from .slots import make_slot
 from .templates import Template
 
-__all__ = ["ObjectPlan", "plan_object"]
+__all__ = ["ObjectPlan", "needs_code", "plan_object"]
 
 
 @dataclass(slots=True)
@@ -34,23 +34,35 @@ def plan_object(target: TargetObject, part: Part, arrays: Collection[int]) -> Ob
     if target.role == "scaler" and part.node == {}:
         plan.fresh.append(Change(target.label, "", "the scaler was disabled when saved", "left as it is"))
         return plan
-    needed = sorted(set(_opaque_names(part.node)))
-    if needed:
-        plan.faults.append(
-            Fault(
-                "mismatch",
-                target.label,
-                f"{part.path or 'the file'} holds objects that need code to exist: {', '.join(needed[:4])}",
-                f"load it with unmoor.load(path, trust=[...]) and set it yourself, or {target.label}=None",
-            )
-        )
+    if not target.enabled:
+        plan.fresh.append(Change(target.label, "", "the live scaler is disabled", "the saved state was not used"))
         return plan
-    template = Template(
-        target.label, target.label, part.keys, make_slot(f"{target.label}/state", target.device), arrays
-    )
+    plan.faults += needs_code(target.label, part)
+    if plan.faults:
+        return plan
+    template = Template(target.label, target.label, part.keys, _state_slot(target), arrays)
     plan.load = LoadState(target.label, template(part.node))
     plan.copies = template.copies
     return plan
+
+
+def needs_code(label: str, part: Part) -> list[Fault]:
+    """The fault of a state that holds objects which would need code to exist, if it does."""
+    needed = sorted(set(_opaque_names(part.node)))
+    if not needed:
+        return []
+    message = f"{part.path or 'the file'} holds objects that need code to exist: {', '.join(needed[:4])}"
+    remedy = f"load it with unmoor.load(path, trust=[...]) and set it yourself, or {label}=None"
+    return [Fault("mismatch", label, message, remedy)]
+
+
+def _state_slot(target: TargetObject) -> Callable[[str, TensorNode], Slot]:
+    """Slots beside the tensors of the object's present state, which they replace; else where its role says."""
+
+    def make(suffix: str, node: TensorNode) -> Slot:
+        return make_slot(f"{target.label}/state", target.devices.get(suffix, target.device))(suffix, node)
+
+    return make
 
 
 def _opaque_names(value: Any) -> Iterator[str]:

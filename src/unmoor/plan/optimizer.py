@@ -1,35 +1,37 @@
 """Optimizer state to its parameters.
 
 State lands beside its parameter in the dtype it was saved in, or in the parameter's new dtype where it had the old
-one; counters that live on the host do so unless the live group is capturable or fused.
+one; counters are where the live class, under the live switches, wants them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from unmoor.values.catalog import Part
-from unmoor.values.dtypes import is_exact_cast
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import TensorNode
+from unmoor.values.optimizers import COUNTERS, FAMILIES, counts_on_device, keeps_state
 from unmoor.values.plan import Change, Copy, SetOptimizer
 from unmoor.values.target import Slot, TargetGroup, TargetOptimizer, TargetParam
 from unmoor.values.text import count, listing
 
 from .file_model import FileModel
+from .joined import joined_faults, joined_twins
+from .left_over import plan_left_over
 from .optimizer_match import ELEMENTWISE, OptimizerMatch, contradictions, match_optimizer
 from .optimizer_options import plan_options
+from .optimizer_own import form_fault, plan_own, plan_whole
 from .policy import Fault, Policy
-from .saved_optimizer import SavedOptimizer, class_faults, own_family, take_apart
+from .rounding import rounding_faults
+from .saved_optimizer import SavedOptimizer, class_faults, own_family, place_of, take_apart
+from .selection import Chosen
 from .slots import contiguous
 from .templates import Template
 
-__all__ = ["HOST_SCALARS", "OptimizerPlan", "plan_optimizer"]
-
-HOST_SCALARS: Final = ("step", "mu_product")
-"""State keys that torch keeps on the host unless the group is capturable or fused."""
+__all__ = ["OptimizerPlan", "plan_optimizer"]
 
 
 @dataclass(slots=True)
@@ -44,7 +46,9 @@ class OptimizerPlan:
     fresh: list[Change] = field(default_factory=list)
     unexpected: list[Change] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    not_restored: list[Change] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    twins: list[tuple[Copy, Copy]] = field(default_factory=list)
 
 
 def plan_optimizer(
@@ -55,29 +59,69 @@ def plan_optimizer(
     recorded: Sequence[str] | None,
     own_model: FileModel,
     renamed: Mapping[str, str],
+    known: Mapping[str, str],
+    chosen: Chosen,
 ) -> OptimizerPlan:
     """Plan one optimizer; faults are gathered, nothing is raised.
 
     `recorded` are the names in the manifest. `own_model` is what the file's own model tells of the parameters.
-    `renamed` is saved model name -> live name.
+    `renamed` is saved model name -> live name, `known` every name of a live parameter -> its name in an optimizer.
+    `chosen` is what of the optimizer is asked for.
     """
+    fault = form_fault(target, part)
+    if fault is not None:
+        return OptimizerPlan(faults=[fault])
+    if target.whole:
+        return _plan_whole(target, part)
     saved = take_apart(part, recorded)
     faults = class_faults(target, saved)
     if faults:
         return OptimizerPlan(faults=faults)
-    match = match_optimizer(target, saved, policy, file_order=own_model.order, renamed=renamed)
+    match = match_optimizer(target, saved, policy, file=own_model, known=known, renamed=renamed, left=chosen.left)
     if match.faults:
         return OptimizerPlan(faults=list(match.faults))
     plan = OptimizerPlan(faults=_lacking(target, saved, match), findings=list(match.findings))
     state = _plan_state(target, part, saved, match, policy, own_model.dtypes, plan)
-    plan.faults += _rounded(target, policy, plan)
+    moved = [copy for copy in plan.copies if copy.slot.id.rpartition("/")[2] not in COUNTERS]
+    plan.faults += rounding_faults(target.label, moved, policy, what="state ")
+    plan.faults += joined_faults(target, state, plan.copies)
+    plan.twins = joined_twins(target, plan.copies)
     options = plan_options(target, saved, match, policy)
     plan.copies += options.copies
     plan.options, plan.kept = options.changed, options.kept
-    plan.note = _note(target, state, match, plan)
-    plan.step = SetOptimizer(target.label, tuple(options.groups), state, through=not target.direct)
-    _tell_left_over(target, saved, match, plan)
+    plan.faults += options.faults
+    plan.note = _note(target, state, match, plan, chosen)
+    listed = {*own_model.dtypes, *(name for name, _ in own_model.params)}
+    plan.findings += _never_stepped(target, saved, match)
+    left = plan_left_over(target, part, saved, match, policy, listed=listed, chosen=chosen)
+    own = plan_own(target, part, saved)
+    plan.step = SetOptimizer(
+        target.label,
+        tuple(options.groups),
+        state,
+        through=not target.direct,
+        aside=left.aside,
+        left=tuple(sorted(chosen.left)),
+        own=own.keys,
+        unassigned=own.state,
+    )
+    plan.copies += [*left.copies, *own.copies]
+    plan.fresh += left.fresh
+    plan.unexpected += left.unexpected
+    plan.not_restored += left.not_restored
+    plan.faults += left.faults
     return plan
+
+
+def _plan_whole(target: TargetOptimizer, part: Part) -> OptimizerPlan:
+    """A class whose state dict has a form of its own: all of it goes to its own load_state_dict."""
+    own = plan_whole(target, part)
+    note = f"{target.class_name}: {count(len(own.copies), 'tensor')}, handed to its own load_state_dict"
+    return OptimizerPlan(
+        copies=own.copies,
+        step=SetOptimizer(target.label, (), {}, through=True, own=own.keys, whole=True),
+        note=note,
+    )
 
 
 def _plan_state(
@@ -90,6 +134,7 @@ def _plan_state(
     plan: OptimizerPlan,
 ) -> dict[int, Mapping[str, Any]]:
     state: dict[int, Mapping[str, Any]] = {}
+    lent = _lent(target, saved)
     for position, group, param in _positions(target):
         identity = match.ids.get(position)
         entry = saved.state.get(identity, {}) if identity is not None else {}
@@ -98,8 +143,9 @@ def _plan_state(
         if policy.mismatched == "fresh" and contradictions([param], saved, {0: identity}):
             plan.fresh.append(Change(target.label, _name(param, position), "state of another shape", "starts fresh"))
             continue
-        place = _Place(target.label, position, group, param, dtypes.get(param.name))
-        state[position] = _plan_entry(place, (*part.keys, "state", identity), entry, plan)
+        beside = counts_on_device(target.family, group.options)
+        place = _Place(target.label, position, group, param, dtypes.get(param.name), beside, lent, target.family)
+        state[position] = _plan_entry(place, (*part.keys, *place_of(identity)), entry, plan)
     return state
 
 
@@ -123,21 +169,15 @@ def _lacking(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMat
     ]
 
 
-def _rounded(target: TargetOptimizer, policy: Policy, plan: OptimizerPlan) -> list[Fault]:
-    """State that would lose digits on the way to its parameter's dtype."""
-    casts: dict[tuple[str, str], list[str]] = {}
-    for copy in plan.copies if policy.cast != "any" else ():
-        if not is_exact_cast(copy.node.dtype, copy.slot.dtype):
-            casts.setdefault((copy.node.dtype, copy.slot.dtype), []).append(copy.name)
-    return [
-        Fault(
-            "mismatch",
-            target.label,
-            f"state {listing(names)}    saved {saved}, live {live}: values would be rounded",
-            'cast="any" allows it',
-        )
-        for (saved, live), names in casts.items()
-    ]
+def _lent(target: TargetOptimizer, saved: SavedOptimizer) -> dict[str, str]:
+    """Storage key -> device of the live option, for saved options that are tensors."""
+    live = target.groups[0].options if target.groups else {}
+    return {
+        node.storage.key: str(getattr(live.get(key), "device", "cpu"))
+        for group in saved.groups
+        for key, node in group.items()
+        if isinstance(node, TensorNode) and node.storage is not None
+    }
 
 
 def _positions(target: TargetOptimizer) -> Iterator[tuple[int, TargetGroup, TargetParam]]:
@@ -154,22 +194,35 @@ def _name(param: TargetParam, position: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A live parameter that state goes beside; `saved_dtype` is its dtype in the file, None where unknown."""
+    """A live parameter that state goes beside; `saved_dtype` is its dtype in the file, None where unknown.
+
+    `beside` tells that the live class, under its switches, keeps counters with their parameter. `lent` are storages of
+    options and where those are: state that is an option (an LBFGS's `t` is its tensor learning rate) stays with it.
+    """
 
     label: str
     position: int
     group: TargetGroup
     param: TargetParam
     saved_dtype: str | None
+    beside: bool
+    lent: Mapping[str, str]
+    family: str
 
-    def device(self, key: str) -> str:
+    def device(self, key: str, node: TensorNode) -> str:
         """Where the state `key` lives."""
-        on_device = self.group.options.get("capturable") or self.group.options.get("fused")
-        return self.param.device if key not in HOST_SCALARS or on_device else "cpu"
+        if node.storage is not None and node.storage.key in self.lent:
+            return self.lent[node.storage.key]
+        return self.param.device if key not in COUNTERS or self.beside else "cpu"
 
     def dtype(self, key: str, node: TensorNode) -> str:
-        """State in its parameter's dtype stays in it; anything else, and every counter, is as it was saved."""
-        follows = node.dtype == self.saved_dtype and key not in HOST_SCALARS and (node.shape or key in ELEMENTWISE)
+        """State in its parameter's dtype stays in it; anything else, and every counter, is as it was saved.
+
+        A fused step takes no counter but a float32 one.
+        """
+        if key in COUNTERS:
+            return "float32" if self.group.options.get("fused") else node.dtype
+        follows = node.dtype == self.saved_dtype and (node.shape or key in ELEMENTWISE)
         return self.param.dtype if follows else node.dtype
 
 
@@ -187,33 +240,56 @@ def _slot_maker(place: _Place, key: str) -> Callable[[str, TensorNode], Slot]:
     param = place.param
 
     def make(suffix: str, node: TensorNode) -> Slot:
-        dtype, device = place.dtype(key, node), place.device(key)
+        dtype, device = place.dtype(key, node), place.device(key, node)
+        stride = _stride(place, key, node)
         existing = param.state.get(key) if not suffix else None
         if existing and (existing.shape, existing.dtype, existing.device) == (node.shape, dtype, device):
-            return existing
-        stride = param.stride if node.shape == param.shape and param.dense else contiguous(node.shape)
+            if place.family or existing.stride == stride:
+                return existing
         identity = f"{place.label}/state/{place.position}/{key}{suffix}"
         return Slot(identity, node.shape, dtype, stride, device, dense=True, make=True)
 
     return make
 
 
+def _never_stepped(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMatch) -> list[Finding]:
+    """A warning where the file holds no state at all and the live class would have some after one step."""
+    expected = any(keeps_state(target.family, group) for group in saved.groups)
+    if not expected or any(saved.state.values()) or not match.ids:
+        return []
+    text = f"no saved state: the optimizer in the file had not stepped any of its {count(len(match.ids), 'parameter')}"
+    begins = "from fresh accumulators" if FAMILIES[target.family].begins else "without state"
+    return [Finding("no-optimizer-state", "warning", target.label, f"{text}; the live one starts {begins}")]
+
+
+def _stride(place: _Place, key: str, node: TensorNode) -> tuple[int, ...]:
+    """The parameter's for what torch's own classes lay out like it; else as saved, where that leaves no gaps."""
+    param = place.param
+    alike = place.family in FAMILIES and key in FAMILIES[place.family].elementwise
+    if alike and node.shape == param.shape and param.dense:
+        return param.stride
+    return node.stride if _fills(node) else contiguous(node.shape)
+
+
+def _fills(node: TensorNode) -> bool:
+    """Whether the elements of a stored tensor lie in one run without gaps or overlap, in any order."""
+    step = 1
+    for stride, size in sorted(zip(node.stride, node.shape, strict=True)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return node.numel > 0
+
+
 def _note(
-    target: TargetOptimizer, state: Mapping[int, Mapping[str, Any]], match: OptimizerMatch, plan: OptimizerPlan
+    target: TargetOptimizer,
+    state: Mapping[int, Mapping[str, Any]],
+    match: OptimizerMatch,
+    plan: OptimizerPlan,
+    chosen: Chosen,
 ) -> str:
     stateful = sum(any(value is not None for value in entry.values()) for entry in state.values())
     total = sum(1 for _ in target.params())
     note = f"{target.class_name}: state for {stateful} of {total} parameters, {match.how}"
-    without = total - stateful - len(match.missing) - len(plan.fresh)
+    without = total - stateful - len(match.missing) - len(plan.fresh) - len(chosen.left)
     return note + (f"; {count(without, 'parameter')} had no state when it was saved" if without > 0 else "")
-
-
-def _tell_left_over(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMatch, plan: OptimizerPlan) -> None:
-    ids = dict(zip(saved.names or (), saved.flat, strict=False))
-    live = [param for _, param in target.params()]
-    for name in match.unmatched:
-        if saved.state.get(ids.get(name)):
-            plan.unexpected.append(Change(target.label, name, "saved state", "not in the live optimizer"))
-    for position in match.missing:
-        name = _name(live[position], position)
-        plan.fresh.append(Change(target.label, name, "not in the saved optimizer", "starts without state"))

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import CompositeTensor, Opaque, TensorNode
 from unmoor.values.objects import ALL, OBJECT_ROLES
-
-from .optimizer import HOST_SCALARS
+from unmoor.values.optimizers import COUNTERS, counts_on_device, guess_family
 
 __all__ = ["STEP", "pickled_roles"]
 
@@ -76,7 +75,7 @@ def _inside(visit: _Visit) -> Iterator[_Visit]:
 def _inside_mapping(visit: _Visit) -> Iterator[_Visit]:
     value = visit.value
     if visit.role == "optimizer" and "param_groups" in value and isinstance(value.get("state"), Mapping):
-        on_device = set(_device_params(value["param_groups"]))
+        on_device = set(_device_params(value["param_groups"], _family(value)))
         for parameter, state in value["state"].items():
             yield from _inside_state(state, host=parameter not in on_device)
         yield visit._replace(value=value["param_groups"])
@@ -84,17 +83,24 @@ def _inside_mapping(visit: _Visit) -> Iterator[_Visit]:
         yield from (visit._replace(value=part) for part in value.values())
 
 
-def _device_params(groups: Iterable[Any]) -> Iterator[Any]:
+def _family(value: Mapping[Any, Any]) -> str:
+    """The class that the state dict of an optimizer most looks like."""
+    keys = {key for entry in value["state"].values() if isinstance(entry, Mapping) for key in entry}
+    groups = [group for group in value["param_groups"] if isinstance(group, Mapping)]
+    return guess_family(keys, {key for group in groups for key in group})
+
+
+def _device_params(groups: Iterable[Any], family: str) -> Iterator[Any]:
     """The parameters of groups that keep their counters on the device."""
     for group in groups:
-        if isinstance(group, Mapping) and (group.get("capturable") or group.get("fused")):
+        if isinstance(group, Mapping) and counts_on_device(family, group):
             yield from group.get("params", ())
 
 
 def _inside_state(state: Any, *, host: bool) -> Iterator[_Visit]:
     if isinstance(state, Mapping):
         for key, part in state.items():
-            yield _Visit(part, STEP if host and key in HOST_SCALARS else "optimizer", sure=True)
+            yield _Visit(part, STEP if host and key in COUNTERS else "optimizer", sure=True)
 
 
 def _inside_object(visit: _Visit) -> Iterator[_Visit]:

@@ -13,11 +13,11 @@ from typing import Any, Final
 from unmoor.errors import DeviceError
 from unmoor.values.catalog import Catalog, TensorEntry
 from unmoor.values.nodes import Opaque
+from unmoor.values.optimizers import COUNTERS, counts_on_device
 from unmoor.values.roles import ROLES
 from unmoor.values.tags import normalize_tag, split_tag
 from unmoor.values.text import columns, count
 
-from .optimizer import HOST_SCALARS
 from .pickled import STEP, pickled_roles
 
 __all__ = ["Wish", "is_present", "place_storages"]
@@ -83,7 +83,7 @@ def _entry_roles(catalog: Catalog) -> dict[str, frozenset[str]]:
 
 
 def _is_host_scalar(entry: TensorEntry, flags: Mapping[tuple[Any, ...], frozenset[Any]]) -> bool:
-    if not entry.keys or entry.keys[-1] not in HOST_SCALARS:
+    if not entry.keys or entry.keys[-1] not in COUNTERS:
         return False
     on_device = flags.get(entry.keys[:-3], frozenset())
     return len(entry.keys) < 2 or entry.keys[-2] not in on_device
@@ -95,7 +95,8 @@ def _device_steps(catalog: Catalog) -> dict[tuple[Any, ...], frozenset[Any]]:
     for part in catalog.part("optimizer"):
         node = part.node.state if isinstance(part.node, Opaque) else part.node
         groups = node["param_groups"] if isinstance(node, Mapping) else ()
-        ids = [i for group in groups if group.get("capturable") or group.get("fused") for i in group["params"]]
+        family = str(part.detail.get("family", ""))
+        ids = [i for group in groups if counts_on_device(family, group) for i in group["params"]]
         found[part.keys] = frozenset(ids)
     return found
 

@@ -29,7 +29,8 @@ class Policy:
     `missing`: a live tensor that the file lacks. `unexpected`: a saved tensor that nothing takes. `mismatched`: a
     tensor whose shape differs. `hyperparameters`: whose learning rate and other options win. `cast`: which dtype
     changes are let through. `order`: how index-keyed optimizer state finds its parameters. `rename`: from saved to
-    live names. `at`: role or label -> key path in the file. `device`: where the models will be moved, None for nowhere.
+    live names. `only` and `skip`: patterns over live names, of what is restored and of what is left alone. `at`: role
+    or label -> key path in the file. `device`: where the models will be moved, None for nowhere.
     `rng`: all, none, or exact (a saved stream left over is a fault). `extras`: where tensors among the plain values go.
     """
 
@@ -40,6 +41,8 @@ class Policy:
     cast: str = "exact"
     order: str = "proved"
     rename: Rename = None
+    only: tuple[str, ...] | None = None
+    skip: tuple[str, ...] = ()
     at: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
     rng: str = "all"

@@ -5,7 +5,7 @@ Order of the steps: modules are moved; then data arrives; then objects take thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,22 +13,24 @@ from unmoor.errors import AmbiguousError, DeviceError, FitError, KindError, Mism
 from unmoor.values.catalog import Catalog, Part
 from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.finding import Finding
-from unmoor.values.nodes import Opaque, TensorNode
 from unmoor.values.plan import Change, Copy, MoveModule, Plan, Step
 from unmoor.values.roles import ROLES
-from unmoor.values.target import Slot, Target, TargetModule, TargetObject, TargetOptimizer
-from unmoor.values.text import columns, format_bytes
+from unmoor.values.target import Target, TargetModule, TargetObject, TargetOptimizer, TargetSchedule
+from unmoor.values.text import columns, listing
 
-from .choose import AnyTarget, array_nodes, choose, key_of, subtree
-from .file_model import Planned, file_model
+from .choose import AnyTarget, array_nodes, choose, key_of, misplaced
+from .extras import plan_extras, unasked
+from .file_model import Planned, file_model, known_names, renamed_names, several_models
 from .modules import module_fit, plan_module
 from .objects import plan_object
 from .optimizer import OptimizerPlan, plan_optimizer
+from .optimizer_own import whole_part
 from .pickled_state import with_states
 from .policy import Fault, Policy
-from .slots import make_slot
+from .schedulers import plan_schedule
+from .selection import Selection, select
 from .streams import plan_rng
-from .templates import Template
+from .through import plan_through
 
 __all__ = ["plan_restore"]
 
@@ -49,10 +51,19 @@ class _Draft:
     faults: list[Fault] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     used: list[Part] = field(default_factory=list)
+    sources: list[tuple[str, str]] = field(default_factory=list)
     modules: dict[str, Planned] = field(default_factory=dict)
+    selection: Selection = field(default_factory=Selection)
+    known: Mapping[str, str] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
 
     def tell(self, name: str, changes: Sequence[Change]) -> None:
         self.changes.setdefault(name, []).extend(changes)
+
+    def source(self, label: str, part: Part) -> None:
+        """Keep which of several files a label comes from."""
+        if "file" in part.detail:
+            self.sources.append((label, str(part.detail["file"])))
 
 
 def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
@@ -60,30 +71,55 @@ def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
 
     Raises KindError, MismatchError, AmbiguousError or DeviceError with all faults as details; nothing was changed.
     """
-    draft = _Draft()
+    selection = select(target, policy)
+    draft = _Draft(
+        selection=selection, faults=list(selection.faults), known=known_names(target) if target.optimizers else {}
+    )
     catalog = with_states(catalog)
     for module in target.modules:
         _add_module(catalog, module, target, policy, draft)
     for item in target.objects:
-        _add_object(catalog, item, target, policy, draft)
+        if item.schedule is None:
+            _add_object(catalog, item, target, policy, draft)
     for optimizer in target.optimizers:
         _add_optimizer(catalog, optimizer, target, policy, draft)
-    streams = plan_rng(catalog, target.streams, policy)
+    for item in target.objects:
+        if item.schedule is not None:
+            _add_schedule(catalog, item, item.schedule, target, policy, draft)
+    streams = plan_rng(catalog, target.streams, policy, rank=target.rank)
     draft.copies += streams.copies
     draft.rng += streams.steps
     draft.faults += streams.faults
     draft.tell("not_restored", streams.not_restored)
     if streams.note:
+        draft.sources += [("rng", file) for file in streams.files]
         draft.notes.append(("rng", streams.note))
         draft.restored.append("rng")
     if target.labels() and not [label for label in draft.restored if label != "rng"] and not draft.faults:
         draft.faults += [
             Fault("kind", c.label, c.before, "") for c in draft.changes.get("not_restored", ()) if c.label != "rng"
         ]
+    draft.faults += _without_data(draft.copies)
     _raise_faults(catalog, draft)
-    extra = _add_extra(catalog, policy, draft)
-    _tell_left_over(catalog, draft)
-    return _finish(catalog, target, policy, draft, extra)
+    used = {part.keys for part in draft.used}
+    values = plan_extras(catalog, policy, used)
+    draft.copies += values.copies
+    draft.tell("not_restored", values.without_data)
+    draft.tell("not_restored", unasked(catalog, used, told=draft.left_out))
+    return _finish(catalog, target, policy, draft, values.extra)
+
+
+def _without_data(copies: Sequence[Copy]) -> list[Fault]:
+    """Tensors that were on the meta device when they were saved: there is nothing to restore from."""
+    empty: dict[str, list[str]] = {}
+    for copy in copies:
+        if copy.node.device == "meta" and copy.node.storage is None and copy.node.numel:
+            empty.setdefault(copy.label, []).append(copy.name)
+    text = "saved on the meta device: the file holds no data for it"
+    return [
+        Fault("mismatch", label, f"{listing(names)} (meta) {text}", f"skip={names[:4]} leaves it as it is")
+        for label, names in empty.items()
+    ]
 
 
 def _pick(catalog: Catalog, target: AnyTarget, run: Target, policy: Policy, draft: _Draft) -> Part | None:
@@ -103,20 +139,34 @@ def _pick(catalog: Catalog, target: AnyTarget, run: Target, policy: Policy, draf
         draft.tell("not_restored", [Change(target.label, "", choice.reason, "left as it is")])
     else:
         draft.used.append(choice.part)
+        draft.source(target.label, choice.part)
+        draft.findings += misplaced(choice.part, target, policy.at)
     return choice.part
 
 
 def _add_module(catalog: Catalog, module: TargetModule, target: Target, policy: Policy, draft: _Draft) -> None:
+    chosen = draft.selection.of(module.label)
+    if not chosen.everything and not any(map(chosen.asks, (*module.slots, *module.extra_state))):
+        draft.tell("not_restored", [Change(module.label, "", f"left out by {chosen.word}", "left as it is")])
+        draft.left_out.add(module.role)
+        return
     part = _pick(catalog, module, target, policy, draft)
     if part is None:
         return
-    plan = plan_module(module, part, policy)
+    if module.through and module.meta:
+        text = (
+            f"{listing(sorted(module.meta))} of the live model is on the meta device, and it loads in a way of its own"
+        )
+        draft.faults.append(Fault("device", module.label, text, "model.to_empty(device=...) first"))
+        return
+    arrays = array_nodes(catalog)
+    plan = plan_through(module, part, policy, arrays) if module.through else plan_module(module, part, policy, chosen)
     draft.faults += plan.faults
     draft.copies += plan.copies
     draft.loads += plan.loads
     draft.twins += plan.twins
     draft.modules[module.label] = (module, part, plan)
-    for name in ("renamed", "fresh", "missing", "unexpected"):
+    for name in ("renamed", "fresh", "missing", "unexpected", "not_restored"):
         draft.tell(name, getattr(plan, name))
     if plan.note:
         draft.notes.append((module.label, plan.note))
@@ -136,17 +186,48 @@ def _add_object(catalog: Catalog, item: TargetObject, target: Target, policy: Po
         draft.restored.append(item.label)
 
 
-def _add_optimizer(catalog: Catalog, optimizer: TargetOptimizer, target: Target, policy: Policy, draft: _Draft) -> None:
-    part = _pick(catalog, optimizer, target, policy, draft)
+def _add_schedule(
+    catalog: Catalog, item: TargetObject, live: TargetSchedule, target: Target, policy: Policy, draft: _Draft
+) -> None:
+    part = _pick(catalog, item, target, policy, draft)
     if part is None:
         return
+    plan = plan_schedule(item, live, part, policy, catalog=catalog, restored=draft.restored)
+    draft.faults += plan.faults
+    draft.copies += plan.copies
+    draft.findings += plan.findings
+    draft.tell("options", plan.options)
+    draft.tell("kept", plan.kept)
+    if plan.step is not None:
+        draft.loads.append(plan.step)
+        draft.restored.append(item.label)
+    if plan.note:
+        draft.notes.append((item.label, plan.note))
+
+
+def _add_optimizer(catalog: Catalog, optimizer: TargetOptimizer, target: Target, policy: Policy, draft: _Draft) -> None:
+    part = whole_part(catalog, optimizer) if optimizer.whole and optimizer.label not in policy.at else None
+    if part is not None:
+        draft.used.append(part)
+    part = part or _pick(catalog, optimizer, target, policy, draft)
+    if part is None:
+        return
+    empty = [param.name or f"parameter {i}" for i, param in optimizer.params() if param.device == "meta"]
+    if empty:
+        text = f"{listing(empty)} of the live optimizer is on the meta device, which holds no data"
+        remedy = 'pass model= and model_device="cpu" or another device: it is made there'
+        draft.faults.append(Fault("device", optimizer.label, text, remedy))
+        return
+    modules, many = tuple(draft.modules.values()), several_models(target)
     plan = plan_optimizer(
         optimizer,
         part,
         policy,
         recorded=_recorded_names(catalog, optimizer.label),
-        own_model=file_model(catalog, optimizer, tuple(draft.modules.values()), policy.rename),
-        renamed={saved: live for _, _, module in draft.modules.values() for saved, live in module.names.items()},
+        own_model=file_model(catalog, optimizer, modules, policy.rename, many=many),
+        renamed=renamed_names(optimizer, modules, many=many),
+        known=draft.known,
+        chosen=draft.selection.of(optimizer.label),
     )
     _take_optimizer(optimizer, plan, draft)
 
@@ -155,7 +236,8 @@ def _take_optimizer(optimizer: TargetOptimizer, plan: OptimizerPlan, draft: _Dra
     draft.faults += plan.faults
     draft.copies += plan.copies
     draft.findings += plan.findings
-    for name in ("options", "kept", "fresh", "unexpected"):
+    draft.twins += plan.twins
+    for name in ("options", "kept", "fresh", "unexpected", "not_restored"):
         draft.tell(name, getattr(plan, name))
     if plan.step is not None:
         draft.optimizers.append(plan.step)
@@ -196,74 +278,6 @@ def _raise_faults(catalog: Catalog, draft: _Draft) -> None:
     )
 
 
-def _add_extra(catalog: Catalog, policy: Policy, draft: _Draft) -> dict[str, Any]:
-    """The plain values of the file: the tree without the parts that play a role, tensors in it as Slots on the CPU."""
-    tree = catalog.tree
-    if not isinstance(tree, Mapping):
-        return {}
-    roles = {part.keys for part in catalog.parts if part.role != "extra"} | {part.keys for part in draft.used}
-    own = (catalog.manifest or {}).get("roles", {})
-    roles |= {tuple(entry["keys"]) for entry in own.values() if isinstance(entry, Mapping) and "keys" in entry}
-    pruned = _prune(tree, (), roles)
-    if pruned is _GONE:
-        return {}
-    template = Template("extra", "extra", (), _extra_slot(policy), array_nodes(catalog))
-    made: dict[str, Any] = template(pruned)
-    draft.copies += template.copies
-    return made
-
-
-def _extra_slot(policy: Policy) -> Callable[[str, TensorNode], Slot]:
-    """Tensors among plain values stay on the CPU unless a map_location sends their tag elsewhere."""
-
-    def make(suffix: str, node: TensorNode) -> Slot:
-        wish = policy.extras
-        device = wish if isinstance(wish, str) else "cpu" if wish is None else wish.get(node.device, "cpu")
-        return make_slot("extra", device)(suffix, node)
-
-    return make
-
-
-_GONE: Final = object()
-
-
-def _prune(node: Any, keys: tuple[Any, ...], roles: set[tuple[Any, ...]]) -> Any:
-    if keys in roles:
-        return _GONE
-    if not any(role[: len(keys)] == keys for role in roles):
-        return node
-    if isinstance(node, Mapping):
-        kept = {key: value for key, item in node.items() if (value := _prune(item, (*keys, key), roles)) is not _GONE}
-        return kept or _GONE
-    if isinstance(node, list | tuple):
-        items = [value for i, item in enumerate(node) if (value := _prune(item, (*keys, i), roles)) is not _GONE]
-        return items or _GONE
-    return node
-
-
-def _tell_left_over(catalog: Catalog, draft: _Draft) -> None:
-    used = {part.keys for part in draft.used}
-    for part in catalog.parts:
-        if part.role in ("extra", "rng") or any(part.keys[: len(keys)] == keys for keys in used):
-            continue
-        if _is_in_object(catalog.tree, part.keys):  # it is among the extra values, whole
-            continue
-        size = f"{part.tensors} tensors, {format_bytes(part.nbytes)}" if part.tensors else "plain values"
-        where = "" if part.path == part.role else f" at {part.path}"
-        draft.tell("not_restored", [Change(part.role, part.path, f"in the file{where} ({size})", "not asked for")])
-
-
-def _is_in_object(tree: Any, keys: tuple[Any, ...]) -> bool:
-    """Whether a place lies within an object that stands in the file, where nothing can be taken out of it."""
-    for key in keys:
-        if isinstance(tree, Opaque):
-            return True
-        if not isinstance(tree, Mapping | list | tuple):
-            return False
-        tree = subtree(tree, (key,))
-    return False
-
-
 def _finish(catalog: Catalog, target: Target, policy: Policy, draft: _Draft, extra: Mapping[str, Any]) -> Plan:
     if policy.device is not None:
         everyone: list[TargetModule | TargetObject] = [*target.modules, *target.objects]
@@ -278,6 +292,7 @@ def _finish(catalog: Catalog, target: Target, policy: Policy, draft: _Draft, ext
         moved=tuple(_moved(draft.copies)),
         cast=tuple(_cast(draft.copies)),
         notes=tuple(draft.notes),
+        sources=tuple(draft.sources),
         findings=(*catalog.findings, *draft.findings),
         extra=extra,
         twins=tuple(draft.twins),

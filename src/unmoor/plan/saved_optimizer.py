@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from unmoor.values.beside import FROZEN, NAMES
 from unmoor.values.catalog import Part
+from unmoor.values.nodes import TensorNode
 from unmoor.values.optimizers import FAMILIES, SHARED_OPTIONS, OptimizerFamily, guess_family
 from unmoor.values.target import TargetOptimizer
 
 from .policy import Fault
 
-__all__ = ["SavedOptimizer", "class_faults", "own_family", "take_apart"]
+__all__ = ["ELEMENTWISE", "FROZEN", "SavedOptimizer", "class_faults", "own_family", "place_of", "take_apart"]
+
+ELEMENTWISE: Final = frozenset(key for family in FAMILIES.values() for key in family.elementwise)
+"""State keys whose tensors have the shape of their parameter."""
 
 _SINCE_TORCH_1_11: Final = frozenset({"foreach", "maximize"})
 """Options that torch added to all classes; a file that has one of them has every option that marks its class."""
@@ -20,17 +25,42 @@ _SINCE_TORCH_1_11: Final = frozenset({"foreach", "maximize"})
 
 @dataclass(frozen=True, slots=True)
 class SavedOptimizer:
-    """The groups, the parameter ids of each group, the parameters' names if the file has them, the state by id."""
+    """The groups, the parameter ids of each group, the parameters' names if the file has them, the state by id.
+
+    `frozen` are groups of parameters that were frozen when the file was written and whose state was kept aside, by
+    name; their ids in `state` are `("frozen", name)`. `unassigned` is state under keys that are no parameter's.
+    """
 
     groups: tuple[Mapping[str, Any], ...]
     ids: tuple[tuple[Any, ...], ...]
     names: tuple[str, ...] | None
     state: Mapping[Any, Mapping[str, Any]]
+    frozen: tuple[Mapping[str, Any], ...] = ()
+    unassigned: Mapping[Any, Any] = field(default_factory=dict)
 
     @property
     def flat(self) -> list[Any]:
         """All parameter ids in order."""
         return [i for group in self.ids for i in group]
+
+    def homes(self) -> dict[Any, Mapping[str, Any]]:
+        """Parameter id -> the group it was in."""
+        found = {i: group for group, ids in zip(self.groups, self.ids, strict=True) for i in ids}
+        return found | {(FROZEN, name): group for group in self.frozen for name in group["params"]}
+
+    def shape(self, identity: Any) -> tuple[int, ...] | None:
+        """The shape of a parameter by its state, None where that does not tell."""
+        for key, value in self.state.get(identity, {}).items():
+            if key in ELEMENTWISE and isinstance(value, TensorNode):
+                return value.shape
+        return None
+
+
+def place_of(identity: Any) -> tuple[Any, ...]:
+    """Where the state of a parameter stands in an optimizer state dict, by its id."""
+    return (
+        (FROZEN, "state", identity[1]) if isinstance(identity, tuple) and identity[0] == FROZEN else ("state", identity)
+    )
 
 
 def take_apart(part: Part, recorded: Sequence[str] | None) -> SavedOptimizer:
@@ -38,23 +68,55 @@ def take_apart(part: Part, recorded: Sequence[str] | None) -> SavedOptimizer:
     node = part.node
     groups = tuple(node["param_groups"])
     state = {key: value for key, value in node["state"].items() if isinstance(value, Mapping)}
-    return SavedOptimizer(groups, tuple(tuple(group["params"]) for group in groups), _names(node, recorded), state)
+    names = _names(node, recorded)
+    frozen = _frozen(node, names)
+    state |= {(FROZEN, name): node[FROZEN]["state"].get(name, {}) for group in frozen for name in group["params"]}
+    ids = tuple(tuple(group["params"]) for group in groups)
+    held = {identity for group in ids for identity in group}
+    unassigned = {
+        key: value for key, value in node["state"].items() if key not in held and not isinstance(value, Mapping)
+    }
+    return SavedOptimizer(groups, ids, names, state, frozen, unassigned)
 
 
 def _names(node: Mapping[str, Any], recorded: Sequence[str] | None) -> tuple[str, ...] | None:
-    """From the groups' `param_names`, or from ids that are names, or from the manifest."""
-    names: list[str] = []
-    for group in node["param_groups"]:
-        params = list(group["params"])
-        given = group.get("param_names")
-        if isinstance(given, list) and len(given) == len(params) and all(isinstance(n, str) for n in given):
-            names += given
-        elif params and all(isinstance(p, str) for p in params):
-            names += params
+    """Canonical names that unmoor wrote, beside the groups or in the manifest; else torch's own; else ids as names."""
     total = sum(len(group["params"]) for group in node["param_groups"])
-    if len(names) == total and len(set(names)) == total:
-        return tuple(names)
-    return tuple(recorded) if recorded is not None and len(recorded) == total else None
+    beside = node.get(NAMES)
+    own = [name for group in node["param_groups"] for name in _group_names(group)]
+    for found in (_flattened(beside) if isinstance(beside, list | tuple) else None, recorded, own):
+        if found is not None and len(found) == total == len(set(found)) and all(type(n) is str for n in found):
+            return tuple(found)
+    return None
+
+
+def _flattened(groups: Sequence[Any]) -> list[Any]:
+    return [name for group in groups if isinstance(group, list | tuple) for name in group]
+
+
+def _group_names(group: Mapping[str, Any]) -> list[Any]:
+    params, given = list(group["params"]), group.get("param_names")
+    if isinstance(given, list | tuple) and len(given) == len(params):
+        return list(given)
+    return params if all(isinstance(p, str) for p in params) else []
+
+
+def _frozen(node: Mapping[str, Any], names: Sequence[str] | None) -> tuple[Mapping[str, Any], ...]:
+    """The groups that were kept aside, where they are well-formed and no name is also among the others."""
+    aside = node.get(FROZEN)
+    if not isinstance(aside, Mapping) or names is None:
+        return ()
+    groups, state = aside.get("param_groups"), aside.get("state")
+    if not isinstance(groups, list | tuple) or not isinstance(state, Mapping):
+        return ()
+    own = set(names)
+    return tuple(
+        group
+        for group in groups
+        if isinstance(group, Mapping)
+        and isinstance(group.get("params"), list | tuple)
+        and all(isinstance(name, str) and name not in own for name in group["params"])
+    )
 
 
 def class_faults(target: TargetOptimizer, saved: SavedOptimizer) -> list[Fault]:

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from unmoor.values.nodes import TensorNode
+from unmoor.values.strides import contiguous
 from unmoor.values.target import Slot
 
 __all__ = ["contiguous", "make_slot"]
-
-
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor of this shape laid out without gaps, last dimension first.
-
-    >>> contiguous((2, 3, 4))
-    (12, 4, 1)
-    """
-    stride, step = [], 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(stride))
 
 
 def make_slot(label: str, device: str) -> Callable[[str, TensorNode], Slot]:

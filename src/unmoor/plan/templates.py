@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from unmoor.values.dtypes import nbytes_of
 from unmoor.values.nodes import CompositeTensor, Opaque, TensorNode
 from unmoor.values.plan import Copy
 from unmoor.values.target import Slot
@@ -49,7 +50,8 @@ class Template:
         if id(value) in self._done:
             return self._done[id(value)]
         if isinstance(value, TensorNode):
-            return self._remember(value, self._slot(value, below))
+            filled = self._slot(value, below) if value.quantizer is None else self._quantized(value, below)
+            return self._remember(value, filled)
         if isinstance(value, CompositeTensor):
             children = {name: self._convert(node, (*below, name)) for name, node in value.children.items()}
             made = CompositeTensor(
@@ -95,6 +97,19 @@ class Template:
 
         self._open.append(fill)
         return made
+
+    def _quantized(self, node: TensorNode, below: tuple[Any, ...]) -> CompositeTensor:
+        """A quantized tensor as the bytes that it takes in its storage and the numbers that give them meaning."""
+        last = sum((size - 1) * step for size, step in zip(node.shape, node.stride, strict=True))
+        first, end = nbytes_of(node.dtype, node.offset), nbytes_of(node.dtype, node.offset + last + 1)
+        data = replace(
+            node, offset=first, shape=(end - first if node.numel else 0,), stride=(1,), dtype="uint8", quantizer=None
+        )
+        detail = {"quantizer": self._convert(node.quantizer, (*below, "quantizer")), "stride": node.stride}
+        children = {"bytes": self._slot(data, below)}
+        return CompositeTensor(
+            "quantized", node.shape, node.dtype, children, detail, node.requires_grad, node.parameter
+        )
 
     def _slot(self, node: TensorNode, below: tuple[Any, ...]) -> Slot:
         suffix = "".join(f".{key}" for key in below)

@@ -18,7 +18,8 @@ __all__ = ["Safety", "content", "dialect_text", "format_text", "headline", "role
 
 _FORMATS: Final = {
     "torch-zip": "torch zip",
-    "torch-legacy": "torch legacy stream",
+    "torch-legacy": "torch legacy stream (0.1.10-1.5)",
+    "torch-tar": "torch tar (before 0.1.10)",
     "torchscript": "TorchScript archive",
     "safetensors": "safetensors",
     "dcp": "distributed checkpoint",
@@ -54,8 +55,16 @@ _ALONE: Final = {
 
 def headline(catalog: Catalog) -> str:
     """The first line: format, size, who wrote it, what it is."""
-    known = [format_text(catalog.format), format_bytes(catalog.size), dialect_text(catalog)]
+    known = [_form(catalog), format_bytes(catalog.size), dialect_text(catalog)]
     return f"{', '.join(word for word in known if word)}: {content(catalog)}"
+
+
+def _form(catalog: Catalog) -> str:
+    files = catalog.facts.get("files")
+    if not files:
+        return format_text(catalog.format)
+    number = count(len(files), "file")
+    return f"folder of {number}" if catalog.format == "folder" else f"{format_text(catalog.format)} in {number}"
 
 
 def format_text(name: str) -> str:
@@ -76,17 +85,25 @@ def content(catalog: Catalog) -> str:
     """What the file is to someone who wants to resume a run."""
     if catalog.format == "torchscript":
         return f"a program with its weights, not a checkpoint ({count(len(catalog.tensors), 'tensor')})"
-    roles = Counter(part.role for part in catalog.parts if part.role != "extra")
+    roles = Counter(part.role for part in catalog.parts if _plays(part))
     if not roles:
         return _without_roles(catalog)
     told = " + ".join(_how_many(role, roles[role]) for role in sorted(roles, key=role_rank))
     if len(roles) == 1 and roles.total() == 1:
-        return _alone(next(part for part in catalog.parts if part.role != "extra"))
+        return _alone(next(part for part in catalog.parts if _plays(part)))
     if _WEIGHTS.issuperset(roles):
         return f"model weights ({told})"
     if not _WEIGHTS & set(roles):
         return f"training state without a model ({told})" if len(roles) > 1 or "rng" not in roles else _ALONE["rng"]
     return f"a training checkpoint ({told})"
+
+
+def _plays(part: Part) -> bool:
+    """Whether a part plays a role for certain and by itself.
+
+    Tensors by name may be a model's state or values of the user's own; what lies aside is not the state of the run.
+    """
+    return part.role != "extra" and part.kind != "tensors" and not part.detail.get("aside")
 
 
 def _alone(part: Part) -> str:

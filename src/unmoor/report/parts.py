@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from unmoor.values.catalog import Part, TensorEntry
+from unmoor.values.optimizers import keeps_state
 from unmoor.values.text import count, listing
 
 from .layout import plain
@@ -21,9 +22,12 @@ _BUFFERS: Final = frozenset({"running_mean", "running_var", "num_batches_tracked
 
 def part_text(part: Part, entries: Sequence[TensorEntry]) -> str:
     """What `part` is and holds, given its tensors. Escaped; a no-break space stands where a line must not break."""
-    told = _TEXTS.get(part.role, _state)(part, entries)
+    told = _TEXTS.get(part.role, _state)(part, entries) if part.kind != "tensors" else _MAYBE
     pickled = f"pickled object of {plain(str(part.detail['class']))}" if "class" in part.detail else ""
     return "; ".join(filter(None, [told, pickled]))
+
+
+_MAYBE: Final = "a model's state, or values by name"
 
 
 def _weights(part: Part, entries: Sequence[TensorEntry]) -> str:
@@ -51,8 +55,17 @@ def _optimizer(part: Part, entries: Sequence[TensorEntry]) -> str:
     name = f"{family}-like" if family else "of a class that is not known here"
     keys = [plain(str(key)) for key in detail.get("state_keys") or dict.fromkeys(_last(entry) for entry in entries)]
     total = f" of {count(params, 'parameter')}" if isinstance(params, int) else ""
-    state = f": {listing(keys, 6)} for {detail.get('with_state', '?')}{total}" if keys else ", no state yet"
+    state = f": {listing(keys, 6)} for {detail.get('with_state', '?')}{total}" if keys else _stateless(part)
     return "; ".join([f"{name}{state}", *_rates(detail)])
+
+
+def _stateless(part: Part) -> str:
+    """An optimizer that holds no state: of a class that keeps some, it had not stepped yet."""
+    groups = [group for group in part.detail.get("options") or () if isinstance(group, Mapping)]
+    expected = any(keeps_state(str(part.detail.get("family", "")), group) for group in groups)
+    params = part.detail.get("params")
+    of = f" for {count(params, 'parameter')}" if isinstance(params, int) else ""
+    return f", no state{of} (never stepped)" if expected else ", no state"
 
 
 def _last(entry: TensorEntry) -> str:
@@ -84,12 +97,13 @@ def _scaler(part: Part, _: Sequence[TensorEntry]) -> str:
 
 
 def _rng(part: Part, _: Sequence[TensorEntry]) -> str:
-    owner, streams = _OWNERS.get(part.kind, plain(part.kind)), part.detail.get("streams")
+    owner = _OWNERS.get(part.kind, f"torch's {plain(part.kind).upper()} generators")
+    streams = part.detail.get("streams")
     return f"{owner}, {streams} of them" if isinstance(streams, int) and streams > 1 else owner
 
 
 def _state(part: Part, _: Sequence[TensorEntry]) -> str:
-    return "" if part.role == "extra" or part.kind in ("state_dict", part.role) else plain(part.kind)
+    return "" if part.role == "extra" or part.kind in ("state_dict", "object", part.role) else plain(part.kind)
 
 
 def _is_number(value: Any) -> bool:
@@ -98,7 +112,6 @@ def _is_number(value: Any) -> bool:
 
 _OWNERS: Final = {
     "torch-cpu": "torch's CPU generator",
-    "cuda": "torch's CUDA generators",
     "numpy": "numpy's generator",
     "python": "Python's random",
 }

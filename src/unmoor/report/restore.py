@@ -20,6 +20,9 @@ __all__ = ["plan_text", "receipt_text", "report_lines", "report_text"]
 _Row = tuple[str, str]
 """A word for the first column and the sentence beside it."""
 
+_FILES: Final = 16
+"""The most files of a folder to name."""
+
 _SHOWN: Final = 4
 """The most lines of one kind, and the most names of one line."""
 
@@ -50,7 +53,8 @@ def receipt_text(receipt: Receipt, *, width: int = 80, ellipsis: str = "…") ->
     tail = f": {format_bytes(receipt.nbytes)} in {_seconds(receipt.seconds)}"
     rows = [(role, f"{count(n, 'tensor')}, {format_bytes(b)}") for role, (n, b) in receipt.counts.items()]
     rows += [("converted", text) for text in _alike(receipt.converted)]
-    return join_lines([*_headline("saved", receipt.path, tail, page), *_columns(rows, page)])
+    lines = [*_headline("saved", receipt.path, tail, page), *_columns(rows, page)]
+    return join_lines([*lines, *finding_lines(receipt.findings, page)])
 
 
 def _headline(before: str, path: str, after: str, page: Page) -> list[Line]:
@@ -62,6 +66,7 @@ def _headline(before: str, path: str, after: str, page: Page) -> list[Line]:
 
 def _body(plan: Plan, read: Sequence[_Row], page: Page) -> list[Line]:
     rows = [
+        *([("from", _sources(plan.sources))] if plan.sources else []),
         *(("moved", text) for text in _moved(plan.moved)),
         *(("renamed", text) for text in _renamed(plan.renamed)),
         *(("cast", text) for text in _cast(plan.cast)),
@@ -92,6 +97,14 @@ def _columns(rows: Sequence[_Row], page: Page, *, indent: int = 2, width: int = 
         lines += [Line(line) for line in page.wrap(plain(text), first=start, rest=" " * cells(start))]
         said = word
     return lines
+
+
+def _sources(sources: Sequence[tuple[str, str]]) -> str:
+    """Each file of a folder with what was taken from it."""
+    files: dict[str, list[str]] = {}
+    for label, file in sources:
+        files.setdefault(file, []).append(label)
+    return listing([f"{file} ({', '.join(labels)})" for file, labels in files.items()], _FILES)
 
 
 def _moved(changes: Sequence[Change]) -> list[str]:

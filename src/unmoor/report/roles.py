@@ -44,7 +44,7 @@ class _Cells:
 def role_lines(members: Membership, page: Page) -> list[Line]:
     """One row for each part; parts that hold plain values only share the last row."""
     told = [
-        (part.path, _Cells(part.role, part.tensors, part.nbytes, _by_number(part), part_text(part, entries)))
+        (part.path, _Cells(_role(part), part.tensors, part.nbytes, _by_number(part), part_text(part, entries)))
         for part, entries in members.parts
     ]
     values = [path for path, cells in told if cells.role == "extra" and not cells.tensors]
@@ -57,6 +57,10 @@ def role_lines(members: Membership, page: Page) -> list[Line]:
     if len(shown) < len(rows):
         lines.append(f"  and {count(len(rows) - len(shown), 'part')} more")
     return [Line(line) for line in [*lines, *_values(values, shown, page)]]
+
+
+def _role(part: Part) -> str:
+    return part.kind if part.kind == "tensors" else part.role
 
 
 def _by_number(part: Part) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .finding import Finding
-from .nodes import Span, Storage, TensorNode
+from .nodes import Chunk, Span, Storage, TensorNode, deflated
 from .text import count, format_bytes, key_text
 
 __all__ = ["Catalog", "Part", "TensorEntry"]
@@ -22,7 +22,8 @@ class TensorEntry:
 
     `path` is its key path as text, `keys` the same as a tuple. `shape` and `stride` count elements; `nbytes` is
     numel times element size. `storage` is the key of its storage ("" without data) and `span` the whole byte range of
-    that storage; `offset` is its first element in there. `shared` are the paths of other tensors on the same storage.
+    that storage, None where it lies in several places (`chunks`); `offset` is its first element in there. `shared` are
+    the paths of other tensors on the same storage.
     """
 
     path: str
@@ -41,6 +42,12 @@ class TensorEntry:
     keys: tuple[Any, ...] = ()
     node: TensorNode | None = field(default=None, repr=False)
 
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The boxes of a tensor that lies in several places of a folder; empty for any other."""
+        storage = self.node.storage if self.node is not None else None
+        return storage.chunks if storage is not None else ()
+
     def to_json(self) -> dict[str, Any]:
         """The entry as plain JSON values."""
         span = self.span
@@ -53,8 +60,8 @@ class TensorEntry:
             "device": self.device,
             "nbytes": self.nbytes,
             "storage": self.storage,
-            "span": None if span is None else [span.offset, span.nbytes],
-            "file": "" if span is None else span.file,
+            "span": None if span is None or deflated(span.file) else [span.offset, span.nbytes],
+            "file": "" if span is None else (deflated(span.file) or (span.file,))[0],
             "offset": self.offset,
             "layout": self.layout,
             "parameter": self.parameter,
@@ -67,7 +74,7 @@ class Part:
     """A part of the tree that plays a role in a training run, judged by its structure.
 
     `role` is model, optimizer, scheduler, scaler, rng or extra. `kind` says more: state_dict; for rng torch-cpu,
-    cuda, numpy, python. `keys` is where it stands. `node` is the inert subtree. `detail` holds what its kind allows to
+    numpy, python, or a type of device such as cuda; tensors where it may be values as well. `keys` is where it stands. `node` is the inert subtree. `detail` holds what its kind allows to
     tell: for an optimizer family, groups, params, with_state, options; for a scheduler guess, last_epoch.
     """
 
@@ -102,10 +109,11 @@ class Part:
 class Catalog:
     """Everything that can be known of a file without running it or reading its tensor data.
 
-    `format` is torch-zip, torch-legacy, torchscript or safetensors. `dialect` is who wrote it (plain, unmoor,
-    lightning, ...). `globals` are the "module.name" of every class and function its pickle names. `tree` is the inert
-    tree, `manifest` what `unmoor.save` added beside the data, None in other files. `facts` are facts about the
-    container (archive name, pickle protocol, byte order).
+    `format` is torch-zip, torch-legacy, torch-tar, torchscript, safetensors, dcp or folder (several files, each under
+    its name in the tree; `file` in the detail of a part names it). `dialect` is who wrote it (plain,
+    unmoor, lightning, ...). `globals` are the "module.name" of every class and function its pickle names. `tree` is
+    the inert tree, `manifest` what `unmoor.save` added beside the data, None in other files. `facts` are facts about
+    the container (archive name, pickle protocol, byte order).
     """
 
     path: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BY_SAFETENSORS", "BY_STORAGE", "DTYPES", "DType", "dtype_bytes", "is_exact_cast"]
+__all__ = ["BY_SAFETENSORS", "BY_STORAGE", "DTYPES", "DType", "dtype_bytes", "is_exact_cast", "nbytes_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class DType:
     """One element type: torch's name, bytes per element, class of number, and the names other formats use.
 
     `mantissa` and `exponent` are the bits of a floating type (sign excluded), or the value bits of an integer type
-    (exponent 0). They decide which casts are exact.
+    (exponent 0). They decide which casts are exact. `packing` counts the elements of a tensor that share one element of
+    its storage: more than one where torch packs numbers of less than a byte and keeps the shape of the numbers.
     """
 
     name: str
@@ -27,6 +28,7 @@ class DType:
     storage: str
     safetensors: str
     numpy: str
+    packing: int = 1
 
 
 _ROWS: Final = (
@@ -60,8 +62,8 @@ _ROWS: Final = (
     DType("qint8", 1, "quantized", 0, 0, "QInt8Storage", "", ""),
     DType("quint8", 1, "quantized", 0, 0, "QUInt8Storage", "", ""),
     DType("qint32", 4, "quantized", 0, 0, "QInt32Storage", "", ""),
-    DType("quint4x2", 1, "quantized", 0, 0, "QUInt4x2Storage", "", ""),
-    DType("quint2x4", 1, "quantized", 0, 0, "QUInt2x4Storage", "", ""),
+    DType("quint4x2", 1, "quantized", 0, 0, "QUInt4x2Storage", "", "", packing=2),
+    DType("quint2x4", 1, "quantized", 0, 0, "QUInt2x4Storage", "", "", packing=4),
 )
 
 DTYPES: Final[dict[str, DType]] = {row.name: row for row in _ROWS}
@@ -72,6 +74,16 @@ BY_SAFETENSORS: Final[dict[str, DType]] = {row.safetensors: row for row in _ROWS
 def dtype_bytes(name: str) -> int:
     """Bytes that one element of dtype `name` takes in a storage; KeyError for a name the table lacks."""
     return DTYPES[name].itemsize
+
+
+def nbytes_of(name: str, elements: int) -> int:
+    """Bytes that the first `elements` elements of dtype `name` take in a storage.
+
+    >>> nbytes_of("float32", 3), nbytes_of("quint4x2", 3)
+    (12, 2)
+    """
+    row = DTYPES[name]
+    return -(-elements // row.packing) * row.itemsize
 
 
 def is_exact_cast(source: str, target: str) -> bool:

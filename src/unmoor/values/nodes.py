@@ -1,6 +1,7 @@
 """What an inert reading of a file is made of, beside plain Python values.
 
-A tree is dict, OrderedDict, list, tuple, set, frozenset, str, bytes, numbers, bool, None and the nodes below.
+A tree is dict, OrderedDict, list, tuple, set, frozenset, str, bytes, numbers, bool, None, dates and times of the
+standard library, and the nodes below.
 Nothing here can run code from a file or hold tensor data. Must not know torch or numpy.
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 __all__ = [
+    "Chunk",
     "CompositeTensor",
     "NumpyArray",
     "NumpyScalar",
@@ -19,12 +21,17 @@ __all__ = [
     "Storage",
     "TensorNode",
     "TorchValue",
+    "deflated",
+    "inflated",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where bytes lie: `nbytes` bytes from `offset` in `file` ("" is the described file itself)."""
+    """Where bytes lie: `nbytes` bytes from `offset` in `file` ("" is the described file itself).
+
+    Bytes that are deflated there have a file of their own, named by `inflated`, in which they lie as they are.
+    """
 
     offset: int
     nbytes: int
@@ -36,6 +43,24 @@ class Span:
         return self.offset + self.nbytes
 
 
+def inflated(file: str, offset: int, stored: int, nbytes: int) -> str:
+    """The name of what `stored` deflated bytes from `offset` of `file` hold: no real file can bear it."""
+    return f"{file}\0{offset}\0{stored}\0{nbytes}"
+
+
+def deflated(file: str) -> tuple[str, int, int, int] | None:
+    """File, offset, stored bytes and inflated bytes of a name that `inflated` made; None for a real file.
+
+    >>> deflated(inflated("a.pt", 64, 10, 99)), deflated("a.pt")
+    (('a.pt', 64, 10, 99), None)
+    """
+    name, *numbers = file.split("\0")
+    if len(numbers) != 3:
+        return None
+    offset, stored, nbytes = map(int, numbers)
+    return name, offset, stored, nbytes
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """One run of tensor data that one or more tensors look into.
@@ -43,6 +68,9 @@ class Storage:
     `device` is the tag as it stands in the file. `span` is None where the file holds no bytes for it (meta tensors,
     damaged files). `crc32` is None where the file holds no checksum of it. `dtype` is the element type under which it
     was pickled ("uint8" for an untyped storage).
+
+    A storage with `chunks` has no bytes of its own: it stands for one whole tensor of `shape`, laid out without gaps,
+    whose boxes lie in other storages. The boxes are proved to fill it, each element once.
     """
 
     key: str
@@ -52,6 +80,22 @@ class Storage:
     span: Span | None
     crc32: int | None
     byteorder: str = "little"
+    shape: tuple[int, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+
+    def sources(self) -> tuple[Storage, ...]:
+        """The storages that hold its bytes: itself, or those of its chunks."""
+        if not self.chunks:
+            return (self,)
+        return tuple(chunk.node.storage for chunk in self.chunks if chunk.node.storage is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """A box of a tensor: the values of `node` are `tensor[start : start + node.shape]`, dimension by dimension."""
+
+    start: tuple[int, ...]
+    node: TensorNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +194,7 @@ class Opaque:
             return f"<{self.name}, not imported>"
         words = [_short(a) for a in self.args]
         words += [f"{key}={_short(value)}" for key, value in (self.kwargs or {}).items()]
+        words += _partial(self.state) if self.name == "functools.partial" else []
         if isinstance(self.state, dict):
             words += [f"{key}={_short(value)}" for key, value in self.state.items()]
         more = ["..."] if len(words) > _SHOWN else []
@@ -168,6 +213,13 @@ class Opaque:
             "items": [_short(value) for value in self.items],
             "entries": [[_short(key), _short(value)] for key, value in self.entries],
         }
+
+
+def _partial(state: Any) -> list[str]:
+    """The arguments that a functools.partial holds, which it pickles as (function, arguments, keywords, attributes)."""
+    if type(state) is not tuple or len(state) != 4 or type(state[1]) is not tuple or type(state[2]) is not dict:
+        return []
+    return [*map(_short, state[1]), *(f"{key}={_short(value)}" for key, value in state[2].items())]
 
 
 _SHOWN: Final = 6

@@ -5,11 +5,22 @@ Used to say "Adam-like" of a file and "SGD needs momentum_buffer" of a live opti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["CLASS_FLAGS", "EXECUTION_FLAGS", "FAMILIES", "SHARED_OPTIONS", "OptimizerFamily", "guess_family"]
+__all__ = [
+    "CLASS_FLAGS",
+    "COUNTERS",
+    "EXECUTION_FLAGS",
+    "FAMILIES",
+    "RUNNING_OPTIONS",
+    "SHARED_OPTIONS",
+    "OptimizerFamily",
+    "counts_on_device",
+    "guess_family",
+    "keeps_state",
+]
 
 EXECUTION_FLAGS: Final = ("fused", "foreach", "capturable", "differentiable", "maximize")
 """Switches that say how a live optimizer computes. A file never flips them."""
@@ -20,12 +31,26 @@ CLASS_FLAGS: Final = ("decoupled_weight_decay",)
 SHARED_OPTIONS: Final = frozenset({"lr", "weight_decay", "initial_lr", "eps", *EXECUTION_FLAGS, *CLASS_FLAGS})
 """Options that many classes have, or that others add to a group: no evidence of the class."""
 
+RUNNING_OPTIONS: Final = frozenset(
+    "step k train_mode weight_sum lr_max scheduled_lr "
+    "d d_hat d_max d_numerator d_denom d_de_nom numerator_weighted".split()
+)
+"""Options that steps change: state that some classes keep in their groups, which no wish about settings is about."""
+
+COUNTERS: Final = ("step", "mu_product")
+"""State keys of numbers that torch keeps on the host or beside their parameter, as class and switches want it."""
+
+_SWITCHED: Final = ("capturable", "fused")
+_ALWAYS: Final = ("always",)
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFamily:
     """One class of torch.optim: required and optional state keys, and the options that mark it.
 
-    `elementwise` are the state keys whose tensors have the shape of their parameter.
+    `elementwise` are the state keys whose tensors have the shape of their parameter. `beside` are the switches with
+    which the class puts its counters beside their parameter. `begins` is the state that it makes in its constructor,
+    before any step: for each key a number, or the option that holds it.
     """
 
     name: str
@@ -34,6 +59,8 @@ class OptimizerFamily:
     options: tuple[str, ...]
     elementwise: tuple[str, ...]
     also: tuple[str, ...] = ()
+    beside: tuple[str, ...] = _SWITCHED
+    begins: tuple[tuple[str, float | str], ...] = ()
 
 
 _F = OptimizerFamily
@@ -45,23 +72,36 @@ FAMILIES: Final[dict[str, OptimizerFamily]] = {
         _F("SGD", ("momentum_buffer",), (), ("momentum", "dampening", "nesterov"), ("momentum_buffer",)),
         _F("RMSprop", ("step", "square_avg"), ("momentum_buffer", "grad_avg"), ("alpha", "centered", "momentum"),
            ("square_avg", "momentum_buffer", "grad_avg")),
-        _F("Adagrad", ("step", "sum"), (), ("lr_decay", "initial_accumulator_value"), ("sum",)),
+        _F("Adagrad", ("step", "sum"), (), ("lr_decay", "initial_accumulator_value"), ("sum",),
+           beside=("fused",), begins=(("step", 0.0), ("sum", "initial_accumulator_value"))),
         _F("Adadelta", ("step", "square_avg", "acc_delta"), (), ("rho",), ("square_avg", "acc_delta")),
         _F("Adamax", ("step", "exp_avg", "exp_inf"), (), ("betas",), ("exp_avg", "exp_inf")),
         _F("NAdam", ("step", "mu_product", "exp_avg", "exp_avg_sq"), (), ("betas", "momentum_decay"),
            ("exp_avg", "exp_avg_sq")),
         _F("RAdam", ("step", "exp_avg", "exp_avg_sq"), (), ("betas",), ("exp_avg", "exp_avg_sq")),
-        _F("ASGD", ("step", "eta", "mu", "ax"), (), ("lambd", "alpha", "t0"), ("ax",)),
+        _F("ASGD", ("step", "eta", "mu", "ax"), (), ("lambd", "alpha", "t0"), ("ax",), beside=_ALWAYS),
         _F("Rprop", ("step", "prev", "step_size"), (), ("etas", "step_sizes"), ("prev", "step_size")),
         _F("SparseAdam", ("step", "exp_avg", "exp_avg_sq"), (), ("betas",), ("exp_avg", "exp_avg_sq")),
         _F("LBFGS", ("func_evals", "n_iter"),
            ("d", "t", "old_dirs", "old_stps", "ro", "H_diag", "prev_flat_grad", "prev_loss", "al"),
            ("max_iter", "max_eval", "tolerance_grad", "tolerance_change", "history_size", "line_search_fn"), ()),
-        _F("Adafactor", ("step",), ("row_var", "col_var", "variance"), ("beta2_decay", "d"), ("variance",)),
+        _F("Adafactor", ("step",), ("row_var", "col_var", "variance"), ("beta2_decay", "d"), ("variance",),
+           beside=()),
         _F("Muon", ("momentum_buffer",), (), ("momentum", "nesterov", "ns_coefficients", "ns_steps", "adjust_lr_fn"),
            ("momentum_buffer",)),
     )
 }  # fmt: skip
+
+
+def counts_on_device(family: str, options: Mapping[str, Any]) -> bool:
+    """Whether a group with these options keeps its counters beside its parameters; `family` is "" for other classes."""
+    beside = FAMILIES[family].beside if family in FAMILIES else _SWITCHED
+    return beside == _ALWAYS or any(options.get(switch) for switch in beside)
+
+
+def keeps_state(family: str, options: Mapping[str, Any]) -> bool:
+    """Whether a class of the table has state for a parameter once it has stepped it."""
+    return family in FAMILIES and (family != "SGD" or options.get("momentum", 0) != 0)
 
 
 def guess_family(state_keys: Iterable[str], options: Iterable[str]) -> str:

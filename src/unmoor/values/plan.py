@@ -14,8 +14,10 @@ from .nodes import TensorNode
 from .target import Slot
 
 __all__ = [
+    "AdvanceSchedule",
     "Change",
     "Copy",
+    "LoadSchedule",
     "LoadState",
     "MoveModule",
     "Plan",
@@ -51,13 +53,21 @@ class SetOptimizer:
 
     `options` holds for each live group the options to set. `state` holds for each live parameter position its state:
     key -> a Slot that a Copy filled, or a plain value, or a container of those. Positions that are absent end up
-    without state. `through` tells to hand the whole to the object's own load_state_dict.
+    without state. `through` tells to hand the whole to the object's own load_state_dict. `aside` is what to keep beside
+    the optimizer for parameters that it does not hold: a state dict whose ids are names. Positions in `left` keep the
+    state that they have. `own` are keys of the state dict beside torch's, or with `whole` all of it; `unassigned` is
+    state that belongs to no parameter.
     """
 
     label: str
     options: tuple[Mapping[str, Any], ...]
     state: Mapping[int, Mapping[str, Any]]
     through: bool = False
+    aside: Mapping[str, Any] = field(default_factory=dict)
+    left: tuple[int, ...] = ()
+    own: Mapping[str, Any] = field(default_factory=dict)
+    unassigned: Mapping[Any, Any] = field(default_factory=dict)
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +80,23 @@ class LoadState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LoadSchedule:
+    """Hand `tree` to a scheduler's load_state_dict, then set `groups`: options of its optimizer, group by group."""
+
+    label: str
+    tree: Any
+    groups: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdvanceSchedule:
+    """Take a live scheduler `steps` further along its own schedule, its optimizer's groups with it."""
+
+    label: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SetRng:
     """Put a stream into a saved state. `state` is an inert value; a tensor in it is a Slot on the CPU."""
 
@@ -79,7 +106,7 @@ class SetRng:
     state: Any
 
 
-Step = MoveModule | Copy | SetOptimizer | LoadState | SetRng
+Step = MoveModule | Copy | SetOptimizer | LoadState | LoadSchedule | AdvanceSchedule | SetRng
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +138,8 @@ class Plan:
     holds nothing for them; `missing` are live things without a counterpart that were let through by policy;
     `unexpected` are saved things that nothing takes. `options` are optimizer settings that change, `kept` live
     settings that a file's could not change. `notes` are one line a label on how it was matched. `extra` are the plain
-    values of the file, inert, with Slots in the place of tensors. `twins` are pairs of stored tensors that go into the
+    values of the file, inert, with Slots in the place of tensors. `sources` are label and file, where a folder of
+    several was read. `twins` are pairs of stored tensors that go into the
     same live memory (tied weights) and must be proved equal before anything moves.
     """
 
@@ -129,6 +157,7 @@ class Plan:
     kept: tuple[Change, ...] = ()
     not_restored: tuple[Change, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     twins: tuple[tuple[Copy, Copy], ...] = ()
     text: str = field(default="", repr=False)
@@ -148,6 +177,7 @@ class Plan:
             "restored": list(self.restored),
             **{name: [change.to_json() for change in getattr(self, name)] for name in changes},
             "notes": [list(note) for note in self.notes],
+            "sources": [list(source) for source in self.sources],
             "findings": [finding.to_json() for finding in self.findings],
             "extra": sorted(self.extra),
             "copies": [{"label": c.label, "name": c.name, "path": c.path, "slot": c.slot.id} for c in self.copies()],

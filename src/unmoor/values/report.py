@@ -104,7 +104,7 @@ class Receipt:
     """What a save wrote: the file, its size, tensors and bytes by role, and what was written in another form.
 
     `converted` names values that a checkpoint without code cannot hold as they are (a numpy array is kept as a
-    tensor and comes back as an array).
+    tensor and comes back as an array). `findings` are what a reader should know of what was saved.
     """
 
     path: str
@@ -112,6 +112,7 @@ class Receipt:
     seconds: float
     counts: Mapping[str, tuple[int, int]]
     converted: tuple[Change, ...] = ()
+    findings: tuple[Finding, ...] = ()
     text: str = field(default="", repr=False)
 
     def __str__(self) -> str:
@@ -125,4 +126,5 @@ class Receipt:
             "seconds": self.seconds,
             "counts": {role: {"tensors": n, "nbytes": b} for role, (n, b) in self.counts.items()},
             "converted": [change.to_json() for change in self.converted],
+            "findings": [finding.to_json() for finding in self.findings],
         }

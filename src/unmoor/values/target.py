@@ -9,7 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Slot", "Stream", "Target", "TargetGroup", "TargetModule", "TargetObject", "TargetOptimizer", "TargetParam"]
+__all__ = [
+    "Slot",
+    "Stream",
+    "Target",
+    "TargetGroup",
+    "TargetModule",
+    "TargetObject",
+    "TargetOptimizer",
+    "TargetParam",
+    "TargetSchedule",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +29,8 @@ class Slot:
     `device` is where it is, or will be made. `dense` tells that its elements fill one run of bytes without gaps or
     overlap, in the order of `stride`. `make` tells that it does not exist yet: an optimizer state to allocate, a tensor
     of an object's state. `alias` is the id of the slot that shares its memory (tied weights), "" for none.
-    `array` tells that it comes back as a numpy array, as which it was saved.
+    `array` tells that it comes back as a numpy array, as which it was saved. `layout` names what is no strided tensor
+    (sparse_csr, nested, ...), into which no bytes can be streamed.
     """
 
     id: str
@@ -31,6 +42,7 @@ class Slot:
     make: bool = False
     alias: str = ""
     array: bool = False
+    layout: str = "strided"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +50,10 @@ class TargetModule:
     """A live module: its tensors by canonical name (wrappers' segments removed, see `wrappers`).
 
     `label` is the role word, with the key of a dict or list in brackets: `model`, `model[gen]`. `parameters` are the
-    names that are parameters, the others are buffers. `extra_state` are names whose value is any object.
+    names that are parameters, the others are buffers. `extra_state` are names whose value is any object. `ways` tells
+    for a tensor that is kept in another form which row of the table of parametrizations does so. `through` tells that
+    the module saves and loads in a way of its own: its state is handed to its load_state_dict as a whole. `meta` are
+    names of tensors that are on the meta device now, `unsaved_meta` buffers there that no state dict holds.
     """
 
     role: str
@@ -49,6 +64,10 @@ class TargetModule:
     extra_state: frozenset[str] = frozenset()
     wrappers: tuple[str, ...] = ()
     device: str = "cpu"
+    ways: Mapping[str, str] = field(default_factory=dict)
+    through: bool = False
+    meta: frozenset[str] = frozenset()
+    unsaved_meta: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +99,9 @@ class TargetOptimizer:
     """A live optimizer. `family` is its row in the table of optimizers, "" for classes the table lacks.
 
     `direct` tells that its class loads state as torch.optim.Optimizer does, so state can be placed without calling
-    `load_state_dict`.
+    `load_state_dict`. `joined` are runs of positions that are one FlatParameter: they have state together or not at
+    all. `own_keys` are keys of its state dict that torch's own has not; `whole` tells that it lacks torch's, so that
+    nothing can be told of it from outside.
     """
 
     role: str
@@ -89,18 +110,37 @@ class TargetOptimizer:
     family: str
     groups: tuple[TargetGroup, ...]
     direct: bool = True
+    joined: tuple[tuple[int, ...], ...] = ()
+    own_keys: frozenset[str] = frozenset()
+    whole: bool = False
 
     def params(self) -> Iterator[tuple[int, TargetParam]]:
         """Position over all groups and parameter, in order."""
         return enumerate(param for group in self.groups for param in group.params)
 
 
+@dataclass(frozen=True, slots=True)
+class TargetSchedule:
+    """What a live learning rate scheduler of torch follows.
+
+    `family` is its class, or the class of torch that it derives from, "" where that is none of the table's. `state` is
+    its present state as plain values, with what is none left out. `groups` are the options of its optimizer's groups,
+    and `optimizer` the label under which that optimizer was passed too, "" where it was not.
+    """
+
+    family: str
+    state: Mapping[str, Any]
+    groups: tuple[Mapping[str, Any], ...]
+    optimizer: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetObject:
     """Any other live object with state_dict and load_state_dict.
 
-    `placement` is the rule of its role (see the role table). `keys` are the keys of its present state, None where it
-    could not be asked.
+    `placement` is the rule of its role (see the role table). `devices` are where the tensors of its present state are,
+    by the keys that lead there with a dot before each; `device` is where the others go. `schedule` is set for a
+    scheduler of torch, and `enabled` tells that it is at work: a disabled GradScaler takes no state.
     """
 
     role: str
@@ -108,7 +148,9 @@ class TargetObject:
     class_name: str
     placement: str
     device: str
-    keys: frozenset[str] | None = None
+    devices: Mapping[str, str] = field(default_factory=dict)
+    schedule: TargetSchedule | None = None
+    enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,24 +158,31 @@ class Stream:
     """One random number stream of this process that a state can be put into.
 
     `kind` is torch-cpu, torch-device, numpy, python or generator; `name` is the device type for torch-device and
-    the caller's key for generator; `count` is the number of devices.
+    the caller's key for generator; `count` is the number of devices. `flavour` is the kind of a generator, and `asked`
+    tells that the caller named it: then it must be restored.
     """
 
     kind: str
     name: str
     count: int = 1
     flavour: str = ""
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """The whole live run. `devices` are the device types present here, `fallback` what "auto" means here."""
+    """The whole live run. `devices` are the device types present here; `rank` is which of several processes this is.
+
+    `shared` is, for a parameter that several modules hold, its name in the others -> the name that it goes by.
+    """
 
     modules: tuple[TargetModule, ...] = ()
     optimizers: tuple[TargetOptimizer, ...] = ()
     objects: tuple[TargetObject, ...] = ()
     streams: tuple[Stream, ...] = ()
     devices: Mapping[str, int] = field(default_factory=dict)
+    rank: int = 0
+    shared: Mapping[str, str] = field(default_factory=dict)
 
     def labels(self) -> tuple[str, ...]:
         """The labels of all objects that can be restored."""

@@ -24,8 +24,8 @@ def check_all(
     """Raise CorruptFile naming every damaged tensor that the plan would read. Changes nothing."""
     storages: dict[str, tuple[Storage, list[str]]] = {}
     for step in (*plan.copies(), *(copy for pair in plan.twins for copy in pair)):
-        if step.node.storage is not None:
-            storages.setdefault(step.node.storage.key, (step.node.storage, []))[1].append(step.path)
+        for storage in step.node.storage.sources() if step.node.storage is not None else ():
+            storages.setdefault(storage.key, (storage, []))[1].append(step.path)
     faults = check(
         storages.values(), open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=progress
     )

@@ -6,19 +6,20 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from unmoor.describe import describe_file
+from unmoor.describe import describe_path
 from unmoor.errors import TrustError, UnsupportedFile
 from unmoor.execute.streaming import Verify, stream
 from unmoor.filing import open_reader, path_text, read
 from unmoor.live import devices
-from unmoor.live.loading import LiveStorages
+from unmoor.live.loading import LiveStorages, refuse_other_order
 from unmoor.live.trees import Realizer
 from unmoor.live.trusted import Unpickler, trusted_names
+from unmoor.plan.byteorder import swap_units
 from unmoor.plan.choose import array_nodes
 from unmoor.plan.placement import Wish, place_storages
 from unmoor.values.catalog import Catalog
 
-from .spans import open_spans, refuse_compressed
+from .spans import open_spans, refuse_without_data
 
 __all__ = ["load_tree"]
 
@@ -38,13 +39,16 @@ def load_tree(
     device = devices.resolve(model_device)
     mapping, call = devices.read_map_location(map_location)
     path = path_text(path)
-    catalog = describe_file(path)
-    refuse_compressed(catalog.path, [(entry.path, entry.node) for entry in catalog.tensors])
+    catalog = describe_path(path)
+    refuse_other_order(catalog)
+    if mapping is None and call is None and (device is None or device.type != "meta"):
+        refuse_without_data(catalog)
     trusted = None if trust is None else trusted_names(trust, catalog.globals)
     wish = Wish(None if device is None else devices.tag(device), mapping, by_call=call is not None)
-    storages = LiveStorages(catalog.storages, place_storages(catalog, wish, devices.available()))
+    placed = place_storages(catalog, wish, devices.available())
+    storages = LiveStorages(catalog.storages, placed, swap_units(catalog))
     copies = storages.copies(_names(catalog))
-    with open_spans(path) as open_span:
+    with open_spans(catalog.path) as open_span:
         stream(
             copies,
             storages.sinks(),
@@ -76,8 +80,11 @@ def _pinned(catalog: Catalog) -> frozenset[str]:
 def _unpickle(catalog: Catalog, storages: LiveStorages, trusted: Mapping[str, Any]) -> Any:
     span = catalog.facts.get("data_pkl")
     if span is None:
+        several = "Give one file of it: trust= lets in the classes of one pickle." if catalog.format == "folder" else ""
         raise UnsupportedFile(
-            f"{catalog.path} is {catalog.format}: it holds no objects that trust= could let in", path=catalog.path
+            f"{catalog.path} is {catalog.format}: trust= can let no object of such a file in",
+            remedy=several,
+            path=catalog.path,
         )
     with open_reader(catalog.path) as reader:
         data = read(reader, *span)

@@ -22,6 +22,8 @@ _KINDS: Final = {"loss": "model", "ema": "model"}
 
 def with_neighbours(error: KindError, path: str) -> KindError:
     """The same error, with what the other checkpoints of the folder hold and which of them was probably meant."""
+    if Path(path).is_dir():
+        return error
     beside = list(_neighbours(Path(path)))
     wanted = _KINDS.get(error.wanted, error.wanted)
     if not beside:

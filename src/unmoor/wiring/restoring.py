@@ -10,24 +10,36 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from unmoor.describe import describe_file
+from unmoor.describe import describe_path
+from unmoor.describe.pausing import collector_paused
 from unmoor.errors import ArgumentConflict, CorruptFile, KindError, MismatchError, RestoreError, UsageError
 from unmoor.execute.streaming import Streamed, Verify, stream
 from unmoor.live import devices
+from unmoor.live.loading import refuse_other_order
 from unmoor.live.running import Run
 from unmoor.live.survey import Handles, survey
 from unmoor.plan.policy import CHOICES, Policy
 from unmoor.plan.restore import plan_restore
 from unmoor.report.restore import plan_text, report_text
 from unmoor.values.dtypes import dtype_bytes
-from unmoor.values.plan import Copy, LoadState, MoveModule, Plan, SetOptimizer, SetRng, Step
+from unmoor.values.plan import (
+    AdvanceSchedule,
+    Copy,
+    LoadSchedule,
+    LoadState,
+    MoveModule,
+    Plan,
+    SetOptimizer,
+    SetRng,
+    Step,
+)
 from unmoor.values.report import Report
 
 from .checking import check_all
 from .neighbours import with_neighbours
-from .spans import open_spans, refuse_compressed
+from .spans import open_spans
 
 __all__ = ["Asked", "carry_out", "check_devices", "prepare"]
 
@@ -42,6 +54,8 @@ class Asked:
     map_location: Any
     modes: Mapping[str, str]
     rename: Any
+    only: Any
+    skip: Any
     at: Mapping[str, Any]
 
 
@@ -64,25 +78,41 @@ def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
             raise UsageError(f"{mode}={value!r} is none of {choices}")
     if not isinstance(asked.rng, Mapping) and asked.rng not in (True, False, "exact"):
         raise UsageError(f"rng={asked.rng!r} is none of True, False, 'exact' and a dict of generators")
+    only, skip = _patterns("only", asked.only), _patterns("skip", asked.skip) or ()
     generators = asked.rng if isinstance(asked.rng, Mapping) else {}
     device = devices.resolve(asked.model_device)
     mapping, _ = devices.read_map_location(asked.map_location)
-    catalog = describe_file(path)
+    catalog = describe_path(path)
+    refuse_other_order(catalog)
     target, handles = survey(asked.roles, generators, device)
     policy = Policy(
         **{mode: value for mode, value in asked.modes.items() if mode != "verify"},
         rename=asked.rename,
+        only=only,
+        skip=skip,
         at=asked.at,
         device=None if device is None else devices.tag(device),
         rng="none" if asked.rng is False else "exact" if asked.rng == "exact" else "all",
         extras=mapping,
     )
     try:
-        made = plan_restore(catalog, target, policy)
+        with collector_paused():
+            made = plan_restore(catalog, target, policy)
     except KindError as error:
-        raise with_neighbours(error, path) from None
-    refuse_compressed(catalog.path, [(step.path, step.node) for step in made.copies()])
+        raise with_neighbours(error, catalog.path) from None
     return replace(made, text=plan_text(made)), handles
+
+
+def _patterns(word: str, value: Any) -> tuple[str, ...] | None:
+    """One pattern or a list of them; None where none was given."""
+    if value is None:
+        return None
+    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else (None,)
+    if not all(isinstance(pattern, str) and pattern for pattern in found):
+        raise UsageError(f"{word}={value!r} is no pattern and no list of patterns", remedy=f'{word}=["encoder.*"]')
+    if not found and word == "only":
+        raise UsageError("only=[] names nothing to restore", remedy="Leave only= out to restore everything.")
+    return found
 
 
 def carry_out(
@@ -100,7 +130,8 @@ def carry_out(
     copies = plan.copies()
     first = [c for c in copies if c.slot.make and not _is_optimizer(c)]
     rest = [c for c in copies if not (c.slot.make and not _is_optimizer(c))]
-    states = _of(plan, LoadState)
+    states = [step for step in plan.steps if isinstance(step, LoadState | LoadSchedule | AdvanceSchedule)]
+    outside = [step for step in states if not (isinstance(step, LoadState) and step.name)]
     with open_spans(plan.path) as open_span:
 
         def fill(batch: Sequence[Copy]) -> Streamed:
@@ -114,22 +145,29 @@ def carry_out(
                 progress=progress,
             )
 
+        for file in sorted(_files(copies)):  # one that is gone since it was described is met before anything changes
+            open_span(file)
         if verify == "first":
             check_all(plan, open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=progress)
         _prove_twins(plan, run, fill)
         early = fill(first)
         setters = run.rng_setters(_of(plan, SetRng))
-        run.load([step for step in states if not step.name])
+        run.load(outside)
         with _telling(plan, copies, run):
             run.move(_of(plan, MoveModule))
             late = fill(rest)
-            run.load([step for step in states if step.name])
+            run.extra_states([step for step in _of(plan, LoadState) if step.name])
             run.set_optimizers(_of(plan, SetOptimizer))
     for set_state in setters:
         set_state()
     report = _report(plan, run, (early, late), time.perf_counter() - begin)
     unchecked = replace(report, unverified=0) if verify == "none" else report
     return replace(unchecked, text=report_text(unchecked))
+
+
+def _files(copies: Sequence[Copy]) -> set[str]:
+    storages = [source for c in copies if c.node.storage is not None for source in c.node.storage.sources()]
+    return {storage.span.file for storage in storages if storage.span is not None}
 
 
 def _of(plan: Plan, kind: type[Step]) -> list[Any]:
@@ -142,20 +180,30 @@ def _is_optimizer(step: Copy) -> bool:
 
 def _prove_twins(plan: Plan, run: Run, fill: Callable[[Sequence[Copy]], Streamed]) -> None:
     """Stored tensors that go into one live memory must hold the same values: an error before anything starts."""
-    faults = []
+    faults: dict[bool, list[str]] = {}
     for one, other in plan.twins:
         difference = run.difference(one, other, fill)
         if difference:
-            faults.append(
-                f"{one.path} and {other.path} are one tensor in the live model and differ in the file, {difference}"
-            )
+            text = f"{one.path} and {other.path} are one tensor in the live {one.label} and differ in the file"
+            faults.setdefault(_is_optimizer(one), []).append(f"{text}, {difference}")
     if faults:
+        what, remedy = _COUNTERS if True in faults else _TIED
         raise MismatchError(
-            f"tied weights are not equal in {plan.path}; nothing was changed",
-            details=faults,
-            remedy='Untie them in the live model, or drop one: rename={"its.name": "unused"}, unexpected="ignore".',
+            f"{what} are not equal in {plan.path}; nothing was changed",
+            details=[line for lines in faults.values() for line in lines],
+            remedy=remedy,
             path=plan.path,
         )
+
+
+_TIED: Final = (
+    "tied weights",
+    'Untie them in the live model, or drop one: rename={"its.name": "unused"}, unexpected="ignore".',
+)
+_COUNTERS: Final = (
+    "states of parameters that are one FlatParameter",
+    "Wrap the live model with FullyShardedDataParallel(..., use_orig_params=True).",
+)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ from unmoor.values.report import Receipt
 from unmoor.values.text import key_text
 from unmoor.version import __version__
 
+from .saving_flat import SUFFIX, write_safetensors
+
 __all__ = ["MANIFEST", "write_content"]
 
 MANIFEST = "unmoor/manifest.json"
@@ -41,6 +43,8 @@ def write_content(
     progress: Callable[[int], None] | None,
 ) -> Receipt:
     """Write `content` to `path`, whole and durable, and say what was written."""
+    if path_text(path).lower().endswith(SUFFIX):
+        return write_safetensors(path_text(path), content, buffer_bytes=buffer_bytes, progress=progress)
     begin = time.perf_counter()
     pickled, blobs = pickle_tree(content.tree, content.tensors.values())
     records = torch_records(pickled, [(key, blob.nbytes, blob) for key, blob in blobs.items()])
@@ -66,6 +70,7 @@ def write_content(
         seconds=time.perf_counter() - begin,
         counts=content.counts(),
         converted=tuple(content.converted),
+        findings=tuple(content.findings),
     )
     return replace(receipt, text=receipt_text(receipt))
 

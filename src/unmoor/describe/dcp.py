@@ -1,0 +1,256 @@
+"""Folders of torch.distributed.checkpoint: `.metadata` and shard files, described as the whole state they hold.
+
+Layout after torch/distributed/checkpoint/filesystem.py (2.13): every item of a shard file is what torch.save wrote for
+one box of a tensor, or for any other value. Nothing is unpickled; torch's own reader unpickles `.metadata` and values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from unmoor.errors import CorruptFile, FileError, HostileFile, NotACheckpoint, UnsupportedFile
+from unmoor.filing import Reader, open_reader, read
+from unmoor.values.catalog import Catalog
+from unmoor.values.finding import Finding
+from unmoor.values.nodes import Chunk, Storage, TensorNode
+from unmoor.values.text import count, format_bytes, listing
+
+from .assemble import Contents, assemble
+from .chunks import TOO_TANGLED, empty_tensor, tiling_fault, whole_tensor
+from .dcp_metadata import Folder, Place, Stored, own_names_left_out, read_folder
+from .dcp_tree import gathered, grown, restored_forms
+from .items import Item, Items
+from .outline import Outline
+from .pausing import collector_paused
+from .reading import MAX_PICKLE, Reading, read_pickle
+
+__all__ = ["METADATA", "describe_dcp"]
+
+METADATA: Final = ".metadata"
+_SUFFIX: Final = ".distcp"
+_SHOWN: Final = 12
+_MARK: Final = b"PK\x03\x04"
+_ALLOWANCE: Final = 4
+"""The list of some 300,000 chunks takes four times the steps that any other pickle may."""
+
+
+def describe_dcp(path: str, file: str = "") -> Catalog:
+    """What a torch.distributed.checkpoint folder holds, whatever number of ranks wrote it, without running any of it.
+
+    Every tensor is whole: the boxes that ranks wrote are proved to fill it. Optimizer state has the form of torch's own
+    state dicts, by parameter name where it was saved so. `file` is the name of the folder within that of a larger
+    catalog; spans and storage keys bear it.
+
+    Raises NotACheckpoint where there is no `.metadata`, CorruptFile naming each tensor whose data is missing, cut short
+    or does not fill it, HostileFile for places outside the folder, UnsupportedFile for items that need code to be read.
+    """
+    with collector_paused():
+        return _describe(path, f"{file}/" if file else "")
+
+
+def _describe(path: str, prefix: str) -> Catalog:
+    reading, size = _read_metadata(path)
+    folder = read_folder(reading.value, os.path.join(path, METADATA))
+    found = _read_items(path, folder, prefix)
+    values = {key: found.value(key, stored) for key, stored in folder.entries.items()}
+    found.complain(path)
+    tree = restored_forms(grown(((folder.paths[key], values[key]) for key in folder.paths), path))
+    tree, moved = gathered(tree)
+    readings = [own_names_left_out(reading), *found.readings]
+    storages = {storage.key: storage for storage in found.storages(values)}
+    contents = Contents(
+        format="dcp",
+        tree=tree,
+        readings=readings,
+        structure=sum(each.nbytes for each in readings),
+        storages=storages,
+        faults=found.data_faults,
+        findings=_findings(path, found, moved),
+        facts={"files": [prefix + name for name in found.sizes], "items": found.items, "dcp_version": folder.version},
+    )
+    return assemble(Outline(path, size + sum(found.sizes.values())), contents)
+
+
+def _read_metadata(path: str) -> tuple[Reading, int]:
+    place = os.path.join(path, METADATA)
+    if not os.path.lexists(place):
+        shards = _shards(path)
+        what = f"{count(len(shards), 'shard file')}, but no {METADATA}, which is written last" if shards else "neither"
+        raise NotACheckpoint(
+            f"{path} is no complete torch.distributed.checkpoint folder: it holds {what}",
+            remedy="The save was interrupted. Use the checkpoint before it." if shards else "",
+            path=path,
+        )
+    with open_reader(place) as reader:
+        if reader.size > MAX_PICKLE:
+            raise HostileFile(f"{place} takes {format_bytes(reader.size)}, more than any such list", path=place)
+        data = read(reader, 0, reader.size)
+    return read_pickle(data, path=place, where=place, allowance=_ALLOWANCE), len(data)
+
+
+def _shards(path: str) -> list[str]:
+    return sorted(name for name in os.listdir(path) if name.endswith(_SUFFIX))
+
+
+class _Wanted(NamedTuple):
+    """One item to read: of which entry, the number of its box, and where."""
+
+    place: Place
+    key: str
+    number: int
+
+
+@dataclass(slots=True)
+class _Found:
+    """The items of a folder, by entry and number of the box, and everything that is wrong.
+
+    `prefix` begins the names of its files in the catalog.
+    """
+
+    prefix: str
+    values: dict[tuple[str, int], Any] = field(default_factory=dict)
+    inner: dict[str, list[Storage]] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    data_faults: dict[str, str] = field(default_factory=dict)
+    items: int = 0
+
+    def take(self, wanted: _Wanted, item: Item, *, tensor: bool) -> None:
+        self.items += 1
+        self.values[wanted.key, wanted.number] = item.value
+        if item.fault and item.storages:
+            self.data_faults[item.storages[0].key] = item.fault
+        if not tensor:
+            self.inner[wanted.key] = list(item.storages)
+        if item.reading is not None and (not tensor or item.reading.calls or type(item.value) is not TensorNode):
+            self.readings.append(item.reading)
+
+    def value(self, key: str, stored: Stored) -> Any:
+        """The whole value of an entry; None where it has a fault, which is noted."""
+        if not stored.dtype:
+            return self.values.get((key, 0))
+        nodes: list[Any] = [self.values.get((key, number)) for number in range(len(stored.boxes))]
+        if any(node is None for node in nodes):
+            return None
+        fault = _fault(stored, nodes)
+        if fault == TOO_TANGLED:
+            raise HostileFile(f"{key[:200]}: {fault}")
+        if fault:
+            self.faults.append(f"{key[:200]}: {fault}")
+            return None
+        if 0 in stored.shape:
+            return empty_tensor(self.prefix + key, stored.dtype, stored.shape, self.prefix + METADATA, "cpu")
+        if len(nodes) == 1:
+            return nodes[0]
+        chunks = [Chunk(box.start, node) for box, node in zip(stored.boxes, nodes, strict=True)]
+        return whole_tensor(self.prefix + key, stored.dtype, stored.shape, chunks, "cpu")
+
+    def storages(self, values: Mapping[str, Any]) -> Iterator[Storage]:
+        """What the tensors of the tree look into: one of its own for each tensor, those inside of other values."""
+        for key, value in values.items():
+            if type(value) is TensorNode and value.storage is not None and key not in self.inner:
+                yield value.storage
+            yield from self.inner.get(key, ())
+
+    def complain(self, path: str) -> None:
+        """Raise CorruptFile with all faults there are."""
+        if not self.faults:
+            return
+        faults = list(dict.fromkeys(self.faults))
+        more = [f"and {len(faults) - _SHOWN:,} more"] if len(faults) > _SHOWN else []
+        raise CorruptFile(
+            f"{path}: {count(len(faults), 'entry')} cannot be read whole",
+            details=[*faults[:_SHOWN], *more],
+            remedy="Files are missing, cut short or of another save. Copy the folder again, or use the one before it.",
+            path=path,
+        )
+
+
+def _fault(stored: Stored, nodes: Sequence[Any]) -> str:
+    for box, node in zip(stored.boxes, nodes, strict=True):
+        if type(node) is not TensorNode or node.storage is None:
+            return f"the item of its chunk at {box.start} holds no plain tensor"
+        if node.shape != box.sizes or node.dtype != stored.dtype:
+            said = f"{list(box.sizes)} of {stored.dtype}"
+            return f"its chunk at {box.start} is {list(node.shape)} of {node.dtype}, {METADATA} says {said}"
+    return tiling_fault(stored.shape, stored.boxes)
+
+
+def _read_items(path: str, folder: Folder, prefix: str) -> _Found:
+    """Every item, file by file, so that few files are open at a time and each is read from begin to end."""
+    found, items = _Found(prefix), Items()
+    wanted = sorted(
+        _Wanted(place, key, number)
+        for key, stored in folder.entries.items()
+        for number, place in enumerate(stored.places)
+    )
+    _refuse_overlaps(path, wanted)
+    with ExitStack() as stack:
+        reader: Reader | None = None
+        for each in wanted:
+            if each.place.file not in found.sizes:
+                stack.close()
+                reader = _opened(stack, path, each.place.file, found)
+            if reader is None:
+                found.faults.append(f"{each.key[:200]}: the file {each.place.file} is missing")
+                continue
+            _read_item(items, reader, each, found, tensor=bool(folder.entries[each.key].dtype))
+    return found
+
+
+def _opened(stack: ExitStack, path: str, file: str, found: _Found) -> Reader | None:
+    place = os.path.join(path, file)
+    found.sizes[file] = 0
+    if not os.path.lexists(place):
+        return None
+    reader = stack.enter_context(open_reader(place))
+    found.sizes[file] = reader.size
+    return reader
+
+
+def _read_item(items: Items, reader: Reader, wanted: _Wanted, found: _Found, *, tensor: bool) -> None:
+    file, at, nbytes = wanted.place
+    try:
+        item = items.read(reader, found.prefix + file, at, nbytes)
+    except CorruptFile as fault:
+        if read(reader, at, len(_MARK)) != _MARK and at + nbytes <= reader.size:
+            raise UnsupportedFile(
+                f"{reader.path}: the item of {wanted.key[:200]} is no archive of torch.save",
+                remedy="Save the folder with the writer's default serialization_format.",
+                path=reader.path,
+            ) from None
+        found.faults.append(f"{wanted.key[:200]}: {fault.headline}")
+        return
+    except FileError as fault:
+        raise type(fault)(f"{wanted.key[:200]}: {fault.headline}", details=fault.details, remedy=fault.remedy,
+                          path=reader.path) from None  # fmt: skip
+    found.take(wanted, item, tensor=tensor)
+
+
+def _refuse_overlaps(path: str, wanted: Sequence[_Wanted]) -> None:
+    """Items of one file follow each other; a deceiver could have one read a hundred thousand times."""
+    for one, other in pairwise(wanted):
+        if one.place.file == other.place.file and one.place.at + one.place.nbytes > other.place.at:
+            raise CorruptFile(
+                f"{path} is damaged: {METADATA} gives {one.key[:200]} and {other.key[:200]} the same bytes of "
+                f"{one.place.file}",
+                path=path,
+            )
+
+
+def _findings(path: str, found: _Found, moved: int) -> list[Finding]:
+    findings = []
+    stray = [name for name in _shards(path) if name not in found.sizes]
+    if stray:
+        message = f"{count(len(stray), 'shard file')} of another save: {listing(stray, 4)}"
+        findings.append(Finding("stray-shards", "warning", "", message, "save each step into a folder of its own"))
+    if moved:
+        message = f"{count(moved, 'tensor')} beside the other parts of the run are read as the model"
+        findings.append(Finding("gathered", "info", "model", message))
+    return findings

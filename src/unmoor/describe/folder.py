@@ -1,0 +1,222 @@
+"""The way in for a path of any kind: a file, an index, or a folder that is one checkpoint.
+
+A folder is a torch.distributed.checkpoint or a DeepSpeed one, or matches a table of names, or holds files whose
+contents go together; anything else is an error that says what lies there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from unmoor.errors import CorruptFile, NotACheckpoint, UnsupportedFile
+from unmoor.filing import path_text
+from unmoor.values.catalog import Catalog
+from unmoor.values.text import count, listing
+
+from .file import describe_file
+from .folder_index import describe_index, describe_values
+from .folder_members import Member, find_table, members_of, natural
+from .folder_merge import together
+from .folder_plain import CHECKPOINTS, describe_plain
+from .folder_tables import INDEX, Table
+
+__all__ = ["describe_path"]
+
+_MAX_NAMES: Final = 100_000
+_SHOWN: Final = 8
+_RANKS: Final = re.compile(r"mp_rank_\d+(?:_\d+)*")
+_MEGATRON: Final = "model_optim_rng.pt"
+_ITERATION: Final = "latest_checkpointed_iteration.txt"
+_STATES: Final = ("_optim_states.pt", "_model_states.pt")
+_SHARDED: Final = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+")
+"""Subfolders that accelerate and transformers write for sharded FSDP state."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """The names in a folder, sorted as people count."""
+
+    path: str
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
+def describe_path(path: str | os.PathLike[str]) -> Catalog:
+    """What is inside a checkpoint: a file (see `describe_file`), an index with its files, or a folder.
+
+    Raises a FileError that names the file at fault; NotACheckpoint, listing what lies there, for a folder that holds
+    no checkpoint or several.
+    """
+    text = path_text(path)
+    if os.path.isdir(text):
+        return _describe_folder(_listed(text))
+    return describe_index(text) if text.endswith(INDEX) else describe_file(text)
+
+
+def _listed(path: str) -> _Folder:
+    files, folders = [], []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_file():
+                files.append(entry.name)
+            elif entry.is_dir():
+                folders.append(entry.name)
+            if len(files) + len(folders) > _MAX_NAMES:
+                raise UnsupportedFile(f"{path} holds more than {_MAX_NAMES:,} names: give one file of it", path=path)
+    return _Folder(path, tuple(sorted(files, key=natural)), tuple(sorted(folders, key=natural)))
+
+
+def _describe_folder(folder: _Folder) -> Catalog:
+    table = find_table(folder.files)
+    if table is not None:
+        return _describe_table(folder, table)
+    whole = next((read for fits, read in _WHOLE if fits(folder)), None)
+    if whole is not None:
+        return whole(folder)
+    if any(name.endswith((*CHECKPOINTS, INDEX)) for name in folder.files):
+        made = describe_plain(folder.path, folder.files)
+        if made is not None:
+            return made
+    return _below(folder)
+
+
+def _describe_table(folder: _Folder, table: Table) -> Catalog:
+    members, step, findings = members_of(table, folder.files)
+    described = [(member, _describe_member(folder.path, member)) for member in members]
+    if _is_deepspeed(folder):
+        described.append((Member(key="deepspeed", file="deepspeed"), _deepspeed(folder)))
+    elif _is_sharded(folder):
+        from .folder_sharded import sharded_members
+
+        described += sharded_members(folder.path, folder.folders)
+    values = {table.step_key: step} if table.step_key and step is not None else {}
+    return together(folder.path, table.dialect, described, values, findings)
+
+
+def _describe_member(path: str, member: Member) -> Catalog:
+    place = os.path.join(path, member.file)
+    if member.file.endswith(INDEX):
+        return describe_index(place)
+    if member.file.endswith(".json"):
+        return describe_values(place)
+    return describe_file(place, file=member.file)
+
+
+def _is_dcp(folder: _Folder) -> bool:
+    return ".metadata" in folder.files or any(name.endswith(".distcp") for name in folder.files)
+
+
+def _dcp(folder: _Folder) -> Catalog:
+    if ".metadata" not in folder.files:
+        raise CorruptFile(
+            f"{folder.path} holds the shards of a distributed checkpoint and no .metadata, which is written last",
+            remedy="The save was interrupted. Use the checkpoint before it.",
+            path=folder.path,
+        )
+    from .dcp import describe_dcp
+    from .folder_sharded import META, with_meta
+
+    shards = describe_dcp(folder.path)
+    return with_meta(folder.path, shards) if META in folder.files else shards
+
+
+def _is_sharded(folder: _Folder) -> bool:
+    return any(map(_SHARDED.fullmatch, folder.folders))
+
+
+def _sharded(folder: _Folder) -> Catalog:
+    from .folder_sharded import describe_beside_shards, sharded_members
+
+    return describe_beside_shards(folder.path, folder.files, sharded_members(folder.path, folder.folders))
+
+
+def _is_deepspeed(folder: _Folder) -> bool:
+    inside = [name for name in folder.folders if name.startswith("global_step")]
+    named = "latest" in folder.files and (bool(inside) or any(_has_states(folder.path, n) for n in folder.folders))
+    return named or any(name.endswith(_STATES) for name in folder.files)
+
+
+def _has_states(path: str, name: str) -> bool:
+    with os.scandir(os.path.join(path, name)) as entries:
+        return any(entry.name.endswith(_STATES) for entry in entries)
+
+
+def _deepspeed(folder: _Folder) -> Catalog:
+    from .zero import describe_zero
+
+    return describe_zero(folder.path)
+
+
+def _is_megatron(folder: _Folder) -> bool:
+    return _ITERATION in folder.files or any(_RANKS.fullmatch(name) for name in folder.folders)
+
+
+def _megatron(folder: _Folder) -> Catalog:
+    """One rank is one file; shards of several ranks have to be joined along dimensions that only Megatron knows."""
+    if _ITERATION in folder.files:
+        with open(os.path.join(folder.path, _ITERATION), encoding="utf-8", errors="replace") as file:
+            word = file.read(64).strip()
+        name = f"iter_{int(word):07d}" if word.isdigit() else word
+        if name not in folder.folders:
+            raise CorruptFile(
+                f"{os.path.join(folder.path, _ITERATION)} names {word!r}, and there is no folder {name}",
+                path=folder.path,
+            )
+        return describe_path(os.path.join(folder.path, name))
+    ranks = [name for name in folder.folders if _RANKS.fullmatch(name)]
+    if len(ranks) > 1:
+        raise UnsupportedFile(
+            f"{folder.path} holds the shards of {len(ranks)} tensor- or pipeline-parallel ranks of Megatron "
+            f"({listing(ranks)}): joining them is not supported yet",
+            remedy="Convert it with Megatron's own tools to one rank, or give the file of one rank to look at it.",
+            path=folder.path,
+        )
+    found = describe_file(os.path.join(folder.path, ranks[0], _MEGATRON))
+    return replace(found, dialect="megatron")
+
+
+_WHOLE: Final[tuple[tuple[Callable[[_Folder], bool], Callable[[_Folder], Catalog]], ...]] = (
+    (_is_dcp, _dcp),
+    (_is_deepspeed, _deepspeed),
+    (_is_megatron, _megatron),
+    (_is_sharded, _sharded),
+)
+"""Folders that one reader takes whole."""
+
+
+def _below(folder: _Folder) -> Catalog:
+    """The one checkpoint that a subfolder is. Raises NotACheckpoint for none and for several."""
+    found = dict(_checkpoints_below(folder))
+    if len(found) == 1:
+        return describe_path(os.path.join(folder.path, next(iter(found))))
+    if not found:
+        names = listing([*folder.files, *(f"{name}/" for name in folder.folders)], _SHOWN)
+        raise NotACheckpoint(
+            f"{folder.path} is a folder that holds no checkpoint",
+            details=[f"it holds {names}" if names else "it is empty"],
+            path=folder.path,
+        )
+    newest = max(found, key=natural)
+    more = [f"and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
+    raise NotACheckpoint(
+        f"{folder.path} holds {count(len(found), 'checkpoint')}, each in a folder of its own",
+        details=[*(f"{name}: {what}" for name, what in list(found.items())[:_SHOWN]), *more],
+        remedy=f"Give one of them. The last by name is {os.path.join(folder.path, newest)}",
+        path=folder.path,
+    )
+
+
+def _checkpoints_below(folder: _Folder) -> Iterator[tuple[str, str]]:
+    for name in folder.folders:
+        inner = _listed(os.path.join(folder.path, name))
+        table = find_table(inner.files)
+        if table is not None:
+            yield name, table.dialect
+        elif any(fits(inner) for fits, _ in _WHOLE):
+            yield name, "sharded"
+        elif any(file.endswith(CHECKPOINTS) for file in inner.files):
+            yield name, listing([file for file in inner.files if file.endswith(CHECKPOINTS)], 3)

@@ -1,0 +1,124 @@
+"""JSON beside checkpoints: plain values, and the index of a state dict that lies in several files.
+
+An index is what transformers and accelerate write: `{"weight_map": {name: file}}`, the files beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from unmoor.errors import CorruptFile, FileError, HostileFile, UnsupportedFile
+from unmoor.filing import open_reader, read
+from unmoor.values.catalog import Catalog, Part
+from unmoor.values.finding import Finding
+from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.text import count, format_bytes, listing
+
+from .file import describe_file
+from .folder_merge import joined
+
+__all__ = ["describe_index", "describe_values"]
+
+_MAX_JSON: Final = 64 << 20
+_MAX_SHARDS: Final = 10_000
+_SHOWN: Final = 8
+
+
+def describe_values(path: str) -> Catalog:
+    """A JSON file of plain values as a catalog without tensors."""
+    value, size = _read_json(path)
+    kind = "mapping" if type(value) is dict else "sequence" if type(value) is list else "value"
+    part = Part("extra", kind, (), 0, 0, {}, node=value)
+    return Catalog(path, "json", "plain", (), (part,), (), (), size=size, tree=value)
+
+
+def describe_index(path: str) -> Catalog:
+    """One state dict out of all files that an index names. Raises CorruptFile where one is absent or lacks a tensor."""
+    value, size = _read_json(path)
+    wanted = _weight_map(path, value)
+    folder = os.path.dirname(path)
+    files = list(dict.fromkeys(wanted.values()))
+    absent = [file for file in files if not os.path.isfile(os.path.join(folder, file))]
+    if absent:
+        raise CorruptFile(
+            f"{path} names {count(len(files), 'file')}, and {len(absent)} of them are not beside it: "
+            f"{listing(absent, _SHOWN)}",
+            remedy="The copy of the folder, or the save, is not complete. Copy it again.",
+            path=path,
+        )
+    shards = {file: _shard(os.path.join(folder, file), file) for file in files}
+    tree = _merged(path, shards, wanted)
+    stray = [name for name in tree if name not in wanted]
+    findings = []
+    if stray:
+        message = f"{count(len(stray), 'tensor')} that the index does not name: {listing(stray)}"
+        findings.append(Finding("not-in-index", "warning", "", message))
+    return joined(path, size, shards, tree, findings)
+
+
+def _shard(path: str, file: str) -> Catalog:
+    """One of the files, without the finding that it is one."""
+    found = describe_file(path, file=file)
+    return replace(found, findings=tuple(f for f in found.findings if f.code != "shard-of-index"))
+
+
+def _read_json(path: str) -> tuple[Any, int]:
+    with open_reader(path) as reader:
+        if reader.size > _MAX_JSON:
+            raise HostileFile(f"{path} is JSON of {format_bytes(reader.size)}", path=path)
+        data = read(reader, 0, reader.size)
+    try:
+        return json.loads(data.decode("utf-8")), len(data)
+    except (ValueError, RecursionError) as fault:
+        raise CorruptFile(
+            f"{path} is no JSON: {fault}",
+            remedy="The save or the copy was cut short. Copy it again, or use the checkpoint before it.",
+            path=path,
+        ) from None
+
+
+def _weight_map(path: str, value: Any) -> dict[str, str]:
+    found = value.get("weight_map") if type(value) is dict else None
+    if type(found) is not dict or not found or not all(type(file) is str for file in found.values()):
+        raise CorruptFile(f"{path} is no index of a checkpoint: it has no weight_map of names and files", path=path)
+    outside = [file for file in found.values() if not file or file != os.path.basename(file) or "\\" in file]
+    if outside:
+        raise HostileFile(f"{path} names files that do not lie beside it: {listing(outside, 2)}", path=path)
+    if len(set(found.values())) > _MAX_SHARDS:
+        raise HostileFile(f"{path} names more than {_MAX_SHARDS:,} files", path=path)
+    return found
+
+
+def _merged(path: str, shards: Mapping[str, Catalog], wanted: Mapping[str, str]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for file, shard in shards.items():
+        if not _is_state_dict(shard.tree):
+            raise UnsupportedFile(f"{shard.path}, which {path} names, is no state dict", path=shard.path)
+        twice = [name for name in shard.tree if name in tree]
+        if twice:
+            raise CorruptFile(f"{path}: {listing(twice)} is in {file} and in another of its files", path=path)
+        tree.update(shard.tree)
+    lacking = [f"{name} is not in {file}" for name, file in wanted.items() if name not in shards[file].tree]
+    if lacking:
+        raise _lacking(path, lacking)
+    return tree
+
+
+def _is_state_dict(tree: Any) -> bool:
+    return isinstance(tree, Mapping) and all(
+        type(name) is str and isinstance(value, TensorNode | CompositeTensor) for name, value in tree.items()
+    )
+
+
+def _lacking(path: str, lacking: list[str]) -> FileError:
+    more = [f"and {len(lacking) - _SHOWN:,} more"] if len(lacking) > _SHOWN else []
+    return CorruptFile(
+        f"{path} and its files contradict each other: {count(len(lacking), 'tensor')} are not where it says",
+        details=[*lacking[:_SHOWN], *more],
+        remedy="Files of two checkpoints lie in one folder, or the copy is not complete.",
+        path=path,
+    )

@@ -1,0 +1,62 @@
+"""Writes a file that is a head and the bytes of blobs behind it, in their order, through one bounded buffer.
+
+Decides nothing about what is saved; `commit.publish` makes a save atomic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from .sinks import Blob
+
+__all__ = ["write_flat"]
+
+_CHUNK: Final = 1 << 20
+_ELEMENT: Final = 16
+
+
+def write_flat(
+    path: str | os.PathLike[str],
+    head: bytes,
+    blobs: Sequence[tuple[int, Blob]],
+    *,
+    buffer_bytes: int,
+    progress: Callable[[int], None] | None,
+) -> int:
+    """Write `head` and then all blobs, given with their bytes, over what is at `path`; the length of the file.
+
+    Pieces of a blob begin at multiples of 16 bytes. `progress` gets the bytes of blobs done since its last call.
+    Raises OSError as the system gives it; what is at `path` is then of no use.
+    """
+    buffer = memoryview(bytearray(max(_ELEMENT, min(_CHUNK, buffer_bytes) // _ELEMENT * _ELEMENT)))
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        end = _write_all(handle, memoryview(head))
+        for nbytes, blob in blobs:
+            for start in range(0, nbytes, len(buffer)):
+                piece = _piece(blob, start, min(len(buffer), nbytes - start), buffer)
+                end += _write_all(handle, piece)
+                if progress is not None:
+                    progress(len(piece))
+        os.ftruncate(handle, end)
+    finally:
+        os.close(handle)
+    return end
+
+
+def _piece(blob: Blob, start: int, nbytes: int, buffer: memoryview) -> memoryview:
+    view = blob.direct(start, nbytes)
+    if view is not None:
+        return view
+    target = buffer[:nbytes]
+    blob.fetch(start, target)
+    return target
+
+
+def _write_all(handle: int, data: memoryview) -> int:
+    done = 0
+    while done < len(data):
+        done += os.write(handle, data[done:])
+    return done

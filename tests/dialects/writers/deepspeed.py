@@ -1,0 +1,68 @@
+"""DeepSpeed: `save_checkpoint` folders of ZeRO stages 0 to 3, each of two ranks.
+
+    python -m tests.dialects.writers.deepspeed OUT VARIANT        (started by torch.distributed.run)
+
+DeepSpeed saves no random streams, so the model has no dropout; it does not share buffers between ranks either, so the
+model has a norm without any.
+"""
+
+import sys
+from pathlib import Path
+
+import deepspeed
+import torch
+from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+from tests.dialects.training import AFTER, BEFORE, adamw, batch, halving, keep, seed, unbuffered
+
+
+def started(stage: int, *, bf16: bool) -> deepspeed.DeepSpeedEngine:
+    """An engine over PyTorch's own AdamW, with the scheduler that it steps."""
+    settings = {
+        "train_micro_batch_size_per_gpu": 8,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {"stage": stage, **({"stage3_param_persistence_threshold": 0} if stage == 3 else {})},
+        "bf16": {"enabled": bf16},
+        "steps_per_print": 1000,
+    }
+    seed(1)
+    model = unbuffered()
+    optimizer = adamw(model)
+    scheduler = halving(optimizer)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=scheduler, config=settings)
+    return engine
+
+
+def main(folder: Path, variant: str) -> None:
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo alone: nothing to compile
+    deepspeed.init_distributed("gloo")
+    rank = torch.distributed.get_rank()
+    stage = int(variant[len("zero")])
+    engine = started(stage, bf16=variant.endswith("bf16"))
+    losses, rates = [], []
+    for step in range(BEFORE + AFTER):
+        if step == BEFORE:
+            engine.save_checkpoint(str(folder / "saved"), client_state={"words": 8 * step})
+        loss = engine(**batch(step, rank))["loss"]
+        engine.backward(loss)
+        rates.append(engine.get_lr()[0])
+        engine.step()
+        losses.append(loss.item())
+    model, state = {}, {}
+    for name, parameter in engine.module.named_parameters():
+        model[name] = safe_get_full_fp32_param(parameter).clone() if stage else parameter.detach().clone()
+        kinds = ("exp_avg", "exp_avg_sq")
+        full = {kind: safe_get_full_optimizer_state(parameter, kind) for kind in kinds} if stage else None
+        state[name] = full or {kind: engine.optimizer.state[parameter][kind] for kind in kinds}
+    if rank == 0:
+        shapes = {name: values.shape for name, values in model.items()}
+        state = {
+            name: {k: v.reshape(shapes[name]).clone() for k, v in values.items()} for name, values in state.items()
+        }
+        keep(folder, {"model": model, "optimizer": state, "losses": losses[BEFORE:], "rates": rates[BEFORE:]})
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

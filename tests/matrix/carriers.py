@@ -1,0 +1,69 @@
+"""Ways to carry a run from one process to another, behind one pair of calls, so that matrices can compare them.
+
+A carrier that cannot do a cell raises; what it raises is the cell's reason. Every carrier brings the process's random
+streams along, as its users do.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+import unmoor
+
+__all__ = ["CARRIERS", "Carrier", "PlainTorch", "Unmoor"]
+
+
+class Carrier(Protocol):
+    """Saves live objects by role (`model=`, `optimizer=`, ...) and fills others of the same classes from the file."""
+
+    name: str
+
+    def save(self, path: Path, **objects: Any) -> None:
+        """Write the state of all objects, and of the process's random streams, to `path` (a file or a folder)."""
+
+    def restore(self, path: Path, **objects: Any) -> None:
+        """Fill the live objects where they are, and the process's random streams."""
+
+
+class Unmoor:
+    """unmoor.save and unmoor.restore, with their defaults."""
+
+    name = "unmoor"
+
+    def save(self, path: Path, **objects: Any) -> None:
+        unmoor.save(path, **objects)
+
+    def restore(self, path: Path, **objects: Any) -> None:
+        unmoor.restore(path, **objects)
+
+
+class PlainTorch:
+    """torch.save of state dicts, torch.load with map_location, load_state_dict: the recipe of the tutorials.
+
+    Random states are taken to the CPU by hand, which a careful user does.
+    """
+
+    name = "torch.load + load_state_dict"
+
+    def save(self, path: Path, **objects: Any) -> None:
+        states = {role: item.state_dict() for role, item in objects.items()}
+        streams = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
+        torch.save({**states, "rng": streams}, path)
+
+    def restore(self, path: Path, **objects: Any) -> None:
+        model: nn.Module = objects["model"]
+        found = torch.load(path, map_location=next(model.parameters()).device, weights_only=False)
+        for role, item in objects.items():
+            item.load_state_dict(found[role])
+        torch.set_rng_state(found["rng"]["torch"].cpu())
+        random.setstate(found["rng"]["python"])
+        np.random.set_state(found["rng"]["numpy"])
+
+
+CARRIERS: dict[str, Carrier] = {carrier.name: carrier for carrier in (Unmoor(), PlainTorch())}
