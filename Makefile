@@ -1,6 +1,7 @@
-# Two commands for a fresh machine; each does its own set-up in .venv and needs only Python and a network.
+# Commands for a fresh machine; each does its own set-up in .venv and needs only Python and a network.
 #   make demo    a published run, saved on cuda:7, resumed on what this machine has
 #   make test    style, types and every test
+#   make matrix  every cell of the matrix of optimizers, and its table
 
 PYTHON ?= python3
 VENV   := .venv
@@ -8,7 +9,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench matrix clean
 
 demo: $(READY)
 	@$(BIN)/unmoor demo
@@ -20,6 +21,11 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Every optimizer, the whole product; `make test` takes the part of it that tests/matrix/cover.py describes.
+matrix: $(READY)
+	$(BIN)/python -m tests.matrix.optimizers
+	UNMOOR_MATRIX=full $(BIN)/python -m pytest tests/matrix/test_third_party.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.restore

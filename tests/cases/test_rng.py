@@ -79,7 +79,7 @@ def test_the_next_draws_are_those_of_the_saved_run(run_of_gpu_one: Path) -> None
         {"map_location": {"cuda:1": "cpu", "cpu": "meta"}},
         {"map_location": lambda storage, tag: torch.UntypedStorage(storage.nbytes(), device="meta")},
     ],
-    ids=str,
+    ids=["auto", "cpu", "one device", "meta", "by tag", "function"],
 )
 def test_a_loaded_rng_state_is_a_cpu_byte_tensor_wherever_the_rest_goes(run_of_gpu_one: Path, where: dict) -> None:
     """C01: no placement, not even one that sends the CPU elsewhere, moves the generator's state off the CPU."""

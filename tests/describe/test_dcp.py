@@ -303,6 +303,21 @@ def test_key_paths_that_contradict_are_refused(paths):
         grown([(path, 1) for path in paths], "run")
 
 
+@pytest.mark.parametrize(
+    "path", [("a",), ("optimizer", "param_groups.w.lr"), ("s", "milestones"), ("o", "param_groups")]
+)
+def test_what_an_entry_holds_costs_no_more_than_it_is_large(make, path):
+    """A list that holds itself sixty times doubled, and one that holds itself for ever, are read as any other value."""
+    doubled = []
+    for _ in range(60):
+        doubled = [doubled, doubled]
+    doubled.append(doubled)
+    make.tensor(("w",), W)
+    make.value(path, doubled)
+    make.value(("s", "last_epoch"), 1)
+    assert "walk-cut" in {finding.code for finding in unmoor.describe(make.write()).findings}
+
+
 def test_a_flipped_byte_names_its_tensor(make):
     """Every byte of tensor data is checked against the checksum of its item as it streams."""
     folder = small(make).write()

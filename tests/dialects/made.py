@@ -46,7 +46,7 @@ VARIANTS: dict[str, dict[str, Way]] = {
     "lightning": {"fit": ALONE, "bf16": ALONE, "fp16": ALONE, "manual": ALONE, "fabric": ALONE},
     "deepspeed": {
         **{f"zero{stage}": TWO_RANKS for stage in range(4)},
-        **{f"zero{stage}_bf16": TWO_RANKS for stage in range(1, 4)},
+        **{f"zero{stage}_{kind}": TWO_RANKS for stage in range(1, 4) for kind in ("bf16", "groups")},
     },
     "dcp": {"alone": ALONE, "ranks": TWO_RANKS},
     "torchtitan": {"alone": ALONE, "ranks": TWO_RANKS},

@@ -221,8 +221,9 @@ def on_two_ranks(run: Run, *, half: nn.Module | None = None) -> Run:
             loss = worker(**batch(run.step, rank, next(run.model.parameters()).device))["loss"]
             loss.backward()
             losses.append(loss.item())
-            gradients.append([p.grad.clone() for p in worker.parameters()])
-        for parameter, one, two in zip(run.model.parameters(), *gradients, strict=True):
+            gradients.append([p.grad.clone() for p in worker.parameters() if p.requires_grad])
+        free = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+        for parameter, one, two in zip(free, *gradients, strict=True):
             parameter.grad = (one / 2 + two / 2).to(parameter.dtype)
         run.rates.append(run.optimizer.param_groups[0]["lr"])
         run.optimizer.step()
@@ -232,15 +233,18 @@ def on_two_ranks(run: Run, *, half: nn.Module | None = None) -> Run:
     return run
 
 
-def deepspeed(path: Path, folder: Path, device: Any, *, half: bool = False) -> Resumed:
+def deepspeed(path: Path, folder: Path, device: Any, *, half: bool = False, groups: bool = False) -> Resumed:
     seed(OTHER)
     model = unbuffered()
     run = placed(Run(model, adamw(model)), device)
+    if groups:
+        run.optimizer = in_groups(run.model)
+        run.scheduler = halving(run.optimizer)
     report = unmoor.restore(path, model=run.model, optimizer=run.optimizer, scheduler=run.scheduler)
     assert report.extra["words"] == 8 * BEFORE
     on_two_ranks(run, half=copy.deepcopy(run.model).to(torch.bfloat16) if half else None)
     kinds = ("exp_avg", "exp_avg_sq")
-    names = dict(run.model.named_parameters())
+    names = {name: parameter for name, parameter in run.model.named_parameters() if parameter.requires_grad}
     got = {
         "model": {name: on_cpu(parameter) for name, parameter in names.items()},
         "optimizer": {n: {k: on_cpu(run.optimizer.state[p][k]) for k in kinds} for n, p in names.items()},
@@ -248,6 +252,21 @@ def deepspeed(path: Path, folder: Path, device: Any, *, half: bool = False) -> R
         "rates": run.rates,
     }
     return Resumed(report, got, kept(folder))
+
+
+def in_groups(model: nn.Module) -> torch.optim.Optimizer:
+    """Two groups of parameters, and an embedding that is frozen."""
+    model.embed.requires_grad_(False)
+    free = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in free if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in free if p.ndim < 2], "weight_decay": 0.0, "lr": 0.02},
+    ]
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def deepspeed_groups(path: Path, folder: Path, device: Any) -> Resumed:
+    return deepspeed(path, folder, device, groups=True)
 
 
 def deepspeed_bf16(path: Path, folder: Path, device: Any) -> Resumed:
@@ -359,6 +378,10 @@ CASES = (
     ),
     *(
         Case("deepspeed", f"zero{n}_bf16", f"ZeRO-{n}, bf16", "deepspeed", "saved", deepspeed_bf16, FULL)
+        for n in range(1, 4)
+    ),
+    *(
+        Case("deepspeed", f"zero{n}_groups", f"ZeRO-{n}, groups", "deepspeed", "saved", deepspeed_groups, FULL)
         for n in range(1, 4)
     ),
     Case("dcp", "alone", "1 process", "plain", "saved", distributed, FULL),

@@ -43,7 +43,7 @@ CHILD = """
     not hasattr(signal, "SIGBUS"), reason="this system has no bus error: files that are mapped stay whole"
 )
 def test_f1_state_that_is_mapped_from_a_file_dies_with_it_and_restored_state_does_not(tmp_path: Path) -> None:
-    """F1: after torch.load(mmap=True) Adam's moments lie in the file: overwriting it kills the process. unmoor copies."""
+    """F1: after torch.load(mmap=True) Adam's moments lie in the file: overwriting it kills the process."""
     model = torch.nn.Linear(512, 512)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 512)).sum().backward()

@@ -30,7 +30,6 @@ def _schedulefree() -> dict[str, Make]:
         "AdamWScheduleFree foreach=False": _plain(package, "AdamWScheduleFree", lr=0.01, foreach=False),
         "RAdamScheduleFree": _plain(package, "RAdamScheduleFree", lr=0.01),
         "SGDScheduleFree": _plain(package, "SGDScheduleFree", lr=0.1),
-        "ScheduleFreeWrapper": lambda params: package.ScheduleFreeWrapper(torch.optim.AdamW(params, lr=0.01)),
     }
 
 
@@ -39,8 +38,9 @@ def _pytorch_optimizer() -> dict[str, Make]:
     adam = lambda params: torch.optim.Adam(params, lr=0.01)
     options: dict[str, dict[str, Any]] = {
         "AdaBelief": {"amsgrad": True}, "AdaFactor": {}, "AdEMAMix": {}, "ADOPT": {}, "AdamP": {}, "Adan": {},
-        "CAME": {}, "DAdaptAdam": {}, "GaLore": {}, "Kron": {}, "LARS": {"lr": 0.01}, "Lamb": {}, "Lion": {}, "MADGRAD": {},
-        "NovoGrad": {}, "Prodigy": {}, "RAdam": {}, "Ranger": {"k": 2}, "Ranger21": {"num_iterations": 20},
+        "CAME": {}, "DAdaptAdam": {}, "GaLore": {}, "Kron": {}, "LARS": {"lr": 0.01}, "Lamb": {}, "Lion": {},
+        "MADGRAD": {}, "NovoGrad": {}, "Prodigy": {}, "RAdam": {}, "Ranger": {"k": 2},
+        "Ranger21": {"num_iterations": 20},
         "ScheduleFreeAdamW": {}, "Shampoo": {}, "ScalableShampoo": {"start_preconditioning_step": 1},
         "SOAP": {"precondition_frequency": 2}, "StableAdamW": {}, "Tiger": {},
     }  # fmt: skip
@@ -96,7 +96,7 @@ PACKAGES: Final = {
 
 
 CONTIGUOUS: Final = ("weight", "bias", "embedding")
-"""Parameters for classes that work on memory as it lies, or make their parameters contiguous in the first step."""
+"""Parameters that are laid out without gaps, last dimension first."""
 
 
 def rows(package: str) -> dict[str, Make]:
@@ -104,6 +104,6 @@ def rows(package: str) -> dict[str, Make]:
     return PACKAGES[package]()
 
 
-def shapes_of(package: str, name: str) -> tuple[str, ...]:
-    """The parameters that a row is tried on."""
-    return CONTIGUOUS if package == "bitsandbytes" or name == "ScheduleFreeWrapper" else tuple(SHAPES)
+def shapes_of(package: str) -> tuple[str, ...]:
+    """The parameters that a row is tried on; bitsandbytes makes others contiguous in the first step."""
+    return CONTIGUOUS if package == "bitsandbytes" else tuple(SHAPES)

@@ -22,7 +22,7 @@ __all__ = ["Folder", "Place", "Stored", "own_names_left_out", "read_folder"]
 
 _OWN: Final = "torch.distributed."
 _LIMIT: Final = 1 << 62
-_MAX_DEPTH: Final = 1000
+_MAX_DEPTH: Final = 100
 _SHOWN: Final = 12
 
 

@@ -131,9 +131,9 @@ def match_names(saved: Mapping[str, Shape | None], live: Mapping[str, Shape], re
         return _translate(_judge(plain, shapes, live), renamed)
     chosen = {without_wrappers(new): new for new, old in renamed.items() if new != old}
     found = [r for r in _readings(shapes, live) if not _contradicts(r, chosen)]
-    whole = [r for r in found if len(r.pairs) == len(live) and _covers(r, shapes)]
-    proved = _distinct([r for r in whole if _shapes_agree(r, shapes, live)])
-    holding = proved or _distinct(whole)
+    whole = _distinct([r for r in found if len(r.pairs) == len(live) and _covers(r, shapes)])
+    proved = [r for r in whole if _shapes_agree(r, shapes, live)]
+    holding = proved or whole
     if len(holding) == 1:
         return _translate(_judge(holding[0], shapes, live), renamed)
     match = _judge(plain, shapes, live)
@@ -295,9 +295,13 @@ def _leftover(reading: Reading, saved: Mapping[str, Shape | None]) -> list[str]:
     return [name for name in saved if name not in taken]
 
 
+_FEW: Final = 4
+"""So many readings are compared with each other; more are told apart by a hash."""
+
+
 def _distinct(readings: Sequence[Reading]) -> list[Reading]:
-    if len(readings) < 2:
-        return list(readings)
+    if len(readings) <= _FEW:
+        return [r for i, r in enumerate(readings) if all(r.pairs != other.pairs for other in readings[:i])]
     seen: dict[frozenset[tuple[str, str]], Reading] = {}
     for reading in readings:
         seen.setdefault(frozenset(reading.pairs.items()), reading)

@@ -48,7 +48,7 @@ def plan_object(target: TargetObject, part: Part, arrays: Collection[int]) -> Ob
 
 def needs_code(label: str, part: Part) -> list[Fault]:
     """The fault of a state that holds objects which would need code to exist, if it does."""
-    needed = sorted(set(_opaque_names(part.node)))
+    needed = sorted(set(opaque_names(part.node)))
     if not needed:
         return []
     message = f"{part.path or 'the file'} holds objects that need code to exist: {', '.join(needed[:4])}"
@@ -65,7 +65,7 @@ def _state_slot(target: TargetObject) -> Callable[[str, TensorNode], Slot]:
     return make
 
 
-def _opaque_names(value: Any) -> Iterator[str]:
+def opaque_names(value: Any) -> Iterator[str]:
     """The class of every object in a tree that would need code to exist."""
     seen: set[int] = set()
     left = [value]

@@ -21,6 +21,7 @@ from unmoor.values.text import count, listing
 from .file_model import FileModel
 from .joined import joined_faults, joined_twins
 from .left_over import plan_left_over
+from .objects import opaque_names
 from .optimizer_match import ELEMENTWISE, OptimizerMatch, contradictions, match_optimizer
 from .optimizer_options import plan_options
 from .optimizer_own import form_fault, plan_own, plan_whole
@@ -28,7 +29,7 @@ from .policy import Fault, Policy
 from .rounding import rounding_faults
 from .saved_optimizer import SavedOptimizer, class_faults, own_family, place_of, take_apart
 from .selection import Chosen
-from .slots import contiguous
+from .slots import as_stored
 from .templates import Template
 
 __all__ = ["OptimizerPlan", "plan_optimizer"]
@@ -72,9 +73,9 @@ def plan_optimizer(
     if fault is not None:
         return OptimizerPlan(faults=[fault])
     if target.whole:
-        return _plan_whole(target, part)
+        return OptimizerPlan(faults=faults) if (faults := _code_faults(target, part)) else _plan_whole(target, part)
     saved = take_apart(part, recorded)
-    faults = class_faults(target, saved)
+    faults = class_faults(target, saved) or _code_faults(target, part)
     if faults:
         return OptimizerPlan(faults=faults)
     match = match_optimizer(target, saved, policy, file=own_model, known=known, renamed=renamed, left=chosen.left)
@@ -147,6 +148,14 @@ def _plan_state(
         place = _Place(target.label, position, group, param, dtypes.get(param.name), beside, lent, target.family)
         state[position] = _plan_entry(place, (*part.keys, *place_of(identity)), entry, plan)
     return state
+
+
+def _code_faults(target: TargetOptimizer, part: Part) -> list[Fault]:
+    """Objects in the state that only code of their own could build: nothing of such an optimizer is moved."""
+    needed = sorted(set(opaque_names(part.node)))
+    text = f"the saved state holds objects of {listing(needed, 6)}, which only their own code can build"
+    remedy = f"{target.label}=None starts it fresh; unmoor.load(path, trust=[...]) builds them"
+    return [Fault("mismatch", target.label, text, remedy)] if needed else []
 
 
 def _lacking(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMatch) -> list[Fault]:
@@ -243,9 +252,9 @@ def _slot_maker(place: _Place, key: str) -> Callable[[str, TensorNode], Slot]:
         dtype, device = place.dtype(key, node), place.device(key, node)
         stride = _stride(place, key, node)
         existing = param.state.get(key) if not suffix else None
-        if existing and (existing.shape, existing.dtype, existing.device) == (node.shape, dtype, device):
-            if place.family or existing.stride == stride:
-                return existing
+        fits = existing and (existing.shape, existing.dtype, existing.device) == (node.shape, dtype, device)
+        if existing and fits and (place.family or existing.stride == stride):
+            return existing
         identity = f"{place.label}/state/{place.position}/{key}{suffix}"
         return Slot(identity, node.shape, dtype, stride, device, dense=True, make=True)
 
@@ -268,17 +277,7 @@ def _stride(place: _Place, key: str, node: TensorNode) -> tuple[int, ...]:
     alike = place.family in FAMILIES and key in FAMILIES[place.family].elementwise
     if alike and node.shape == param.shape and param.dense:
         return param.stride
-    return node.stride if _fills(node) else contiguous(node.shape)
-
-
-def _fills(node: TensorNode) -> bool:
-    """Whether the elements of a stored tensor lie in one run without gaps or overlap, in any order."""
-    step = 1
-    for stride, size in sorted(zip(node.stride, node.shape, strict=True)):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return node.numel > 0
+    return as_stored(node)
 
 
 def _note(

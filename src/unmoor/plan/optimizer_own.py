@@ -6,7 +6,7 @@ Its own load_state_dict knows what that means; here it only gets tensors where t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from unmoor.values.beside import FROZEN, NAMES
@@ -20,7 +20,7 @@ from unmoor.values.text import listing
 from .choose import subtree
 from .policy import Fault
 from .saved_optimizer import SavedOptimizer
-from .slots import make_slot
+from .slots import as_stored, make_slot
 from .templates import Template
 
 __all__ = ["Own", "form_fault", "plan_own", "plan_whole", "whole_part"]
@@ -89,7 +89,9 @@ def plan_own(target: TargetOptimizer, part: Part, saved: SavedOptimizer) -> Own:
 
 def _as_saved(place: str, device: str) -> Callable[[str, TensorNode], Slot]:
     def make(suffix: str, node: TensorNode) -> Slot:
-        return make_slot(place, "cpu" if node.device == "cpu" else device)(suffix, node)
+        return replace(
+            make_slot(place, "cpu" if node.device == "cpu" else device)(suffix, node), stride=as_stored(node)
+        )
 
     return make
 
@@ -100,7 +102,7 @@ def _slots(target: TargetOptimizer, node: Any, place: str) -> Callable[[str, Ten
 
     def make(suffix: str, node: TensorNode) -> Slot:
         host = node.device == "cpu" and (told or suffix.rpartition(".")[2] in COUNTERS)
-        return make_slot(place, "cpu" if host else device)(suffix, node)
+        return replace(make_slot(place, "cpu" if host else device)(suffix, node), stride=as_stored(node))
 
     return make
 

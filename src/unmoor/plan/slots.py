@@ -8,7 +8,17 @@ from unmoor.values.nodes import TensorNode
 from unmoor.values.strides import contiguous
 from unmoor.values.target import Slot
 
-__all__ = ["contiguous", "make_slot"]
+__all__ = ["as_stored", "contiguous", "make_slot"]
+
+
+def as_stored(node: TensorNode) -> tuple[int, ...]:
+    """The strides of a stored tensor whose elements lie in one run, in any order; those without gaps for any other."""
+    step = 1
+    for stride, size in sorted(zip(node.stride, node.shape, strict=True)):
+        if size != 1 and stride != step:
+            return contiguous(node.shape)
+        step *= size
+    return node.stride if node.numel else contiguous(node.shape)
 
 
 def make_slot(label: str, device: str) -> Callable[[str, TensorNode], Slot]:

@@ -32,7 +32,7 @@ SHARED_OPTIONS: Final = frozenset({"lr", "weight_decay", "initial_lr", "eps", *E
 """Options that many classes have, or that others add to a group: no evidence of the class."""
 
 RUNNING_OPTIONS: Final = frozenset(
-    "step k train_mode weight_sum lr_max scheduled_lr "
+    "step counter update_counter k train_mode weight_sum lr_max scheduled_lr "
     "d d_hat d_max d_numerator d_denom d_de_nom numerator_weighted".split()
 )
 """Options that steps change: state that some classes keep in their groups, which no wish about settings is about."""

@@ -16,7 +16,18 @@ from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_st
 from tests.dialects.training import AFTER, BEFORE, adamw, batch, halving, keep, seed, unbuffered
 
 
-def started(stage: int, *, bf16: bool) -> deepspeed.DeepSpeedEngine:
+def in_groups(model: torch.nn.Module) -> torch.optim.Optimizer:
+    """Two groups of parameters, and an embedding that is frozen."""
+    model.embed.requires_grad_(False)
+    free = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in free if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in free if p.ndim < 2], "weight_decay": 0.0, "lr": 0.02},
+    ]
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def started(stage: int, *, bf16: bool, groups: bool) -> deepspeed.DeepSpeedEngine:
     """An engine over PyTorch's own AdamW, with the scheduler that it steps."""
     settings = {
         "train_micro_batch_size_per_gpu": 8,
@@ -27,7 +38,7 @@ def started(stage: int, *, bf16: bool) -> deepspeed.DeepSpeedEngine:
     }
     seed(1)
     model = unbuffered()
-    optimizer = adamw(model)
+    optimizer = in_groups(model) if groups else adamw(model)
     scheduler = halving(optimizer)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=scheduler, config=settings)
     return engine
@@ -38,7 +49,7 @@ def main(folder: Path, variant: str) -> None:
     deepspeed.init_distributed("gloo")
     rank = torch.distributed.get_rank()
     stage = int(variant[len("zero")])
-    engine = started(stage, bf16=variant.endswith("bf16"))
+    engine = started(stage, bf16=variant.endswith("bf16"), groups=variant.endswith("groups"))
     losses, rates = [], []
     for step in range(BEFORE + AFTER):
         if step == BEFORE:
@@ -50,6 +61,8 @@ def main(folder: Path, variant: str) -> None:
         losses.append(loss.item())
     model, state = {}, {}
     for name, parameter in engine.module.named_parameters():
+        if not parameter.requires_grad:
+            continue
         model[name] = safe_get_full_fp32_param(parameter).clone() if stage else parameter.detach().clone()
         kinds = ("exp_avg", "exp_avg_sq")
         full = {kind: safe_get_full_optimizer_state(parameter, kind) for kind in kinds} if stage else None
