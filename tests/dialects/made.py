@@ -61,8 +61,14 @@ class WriterFailed(RuntimeError):
     """A writer ended with an error: its last words are the message."""
 
 
+_failed: dict[tuple[str, str], WriterFailed] = {}
+"""What failed in this process, which is not tried again for each test that asks."""
+
+
 def made(program: str, variant: str) -> Path:
     """The folder of one checkpoint and of what it must become."""
+    if (program, variant) in _failed:
+        raise _failed[program, variant]
     folder = CACHE / f"{program}-{key(program)}" / variant
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +99,9 @@ def _write(program: str, variant: str, folder: Path) -> None:
     settings = environment.settings(way.side)
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=environment.ROOT, env=settings)
     if done.returncode or not (folder / "expected.pt").is_file():
-        raise WriterFailed(f"the writer of {program} {variant} failed:\n{done.stdout[-1000:]}\n{done.stderr[-4000:]}")
+        message = f"the writer of {program} {variant} failed:\n{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
+        _failed[program, variant] = WriterFailed(message)
+        raise _failed[program, variant]
 
 
 if __name__ == "__main__":

@@ -46,24 +46,34 @@ class Unmoor:
 class PlainTorch:
     """torch.save of state dicts, torch.load with map_location, load_state_dict: the recipe of the tutorials.
 
+    The whole file is loaded to the model's device, as most do, or to the CPU, whence load_state_dict moves the rest.
     Random states are taken to the CPU by hand, which a careful user does.
     """
 
-    name = "torch.load + load_state_dict"
+    def __init__(self, *, first_to_cpu: bool = False) -> None:
+        self._first_to_cpu = first_to_cpu
+        self.name = f"torch.load{' to cpu' if first_to_cpu else ''} + load_state_dict"
 
     def save(self, path: Path, **objects: Any) -> None:
         states = {role: item.state_dict() for role, item in objects.items()}
         streams = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
+        if torch.accelerator.is_available():
+            streams["devices"] = torch.get_device_module().get_rng_state_all()
         torch.save({**states, "rng": streams}, path)
 
     def restore(self, path: Path, **objects: Any) -> None:
         model: nn.Module = objects["model"]
-        found = torch.load(path, map_location=next(model.parameters()).device, weights_only=False)
+        place = "cpu" if self._first_to_cpu else next(model.parameters()).device
+        found = torch.load(path, map_location=place, weights_only=False)
         for role, item in objects.items():
             item.load_state_dict(found[role])
         torch.set_rng_state(found["rng"]["torch"].cpu())
+        if "devices" in found["rng"]:
+            torch.get_device_module().set_rng_state_all([state.cpu() for state in found["rng"]["devices"]])
         random.setstate(found["rng"]["python"])
         np.random.set_state(found["rng"]["numpy"])
 
 
-CARRIERS: dict[str, Carrier] = {carrier.name: carrier for carrier in (Unmoor(), PlainTorch())}
+CARRIERS: dict[str, Carrier] = {
+    carrier.name: carrier for carrier in (Unmoor(), PlainTorch(), PlainTorch(first_to_cpu=True))
+}

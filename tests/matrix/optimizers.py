@@ -304,7 +304,8 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [a for a in arguments if not a.startswith("-")]
     carrier = CARRIERS[next((a.partition("=")[2] for a in arguments if a.startswith("--carrier=")), "unmoor")]
     outcomes = run(carrier, full="--sample" not in arguments, classes=wanted or CLASSES)
-    print(table(outcomes, head=carrier.name, columns=COLUMNS))
+    print(f"{carrier.name}: equal cells of those that are legal, from device > to device\n")
+    print(table(outcomes, head="optimizer", columns=COLUMNS))
     for title, verdict in (("differs", "differs"), ("refused", "refused"), ("not legal", "illegal")):
         text = reasons(outcomes, verdict)
         print(f"\n{title}\n{text}" if text else f"\n{title}: none")

@@ -135,6 +135,13 @@ def _head(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Mo
     return apply
 
 
+def _data_parallel(net: nn.Module) -> nn.Module:
+    """On the CPU, as on a machine without an accelerator: the simulated one may be installed in this process."""
+    wrapped = DataParallel(net)
+    wrapped.device_ids = []
+    return wrapped
+
+
 def _fsdp1(*, original: bool) -> Callable[[nn.Module], nn.Module]:
     return lambda net: FullyShardedDataParallel(net, use_orig_params=original, device_id=torch.device("cpu"))
 
@@ -195,7 +202,7 @@ KINDS: Final[dict[str, Kind]] = {
     kind.name: kind
     for kind in (
         Kind("plain", "plain"),
-        Kind("DP, DDP", "DataParallel", DataParallel, hidden=(_M,)),
+        Kind("DP, DDP", "DataParallel", _data_parallel, hidden=(_M,)),
         Kind("DP, DDP", "DDP", DistributedDataParallel, hidden=(_M,)),
         Kind("compile", "compile", _compile, hidden=(_O,)),
         Kind("compile", "compile in place", _in_place),

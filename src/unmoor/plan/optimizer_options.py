@@ -123,7 +123,7 @@ def _same(live: Any, saved: Any) -> bool:
 
 def _text(value: Any) -> str:
     if isinstance(value, TensorNode):
-        return f"a {value.dtype} tensor"
+        return "the file's tensor"
     if isinstance(value, list | tuple):
         return f"({', '.join(map(_text, value))})"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)

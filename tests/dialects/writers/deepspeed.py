@@ -8,6 +8,7 @@ model has a norm without any.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import deepspeed
 import torch
@@ -44,6 +45,22 @@ def started(stage: int, *, bf16: bool, groups: bool) -> deepspeed.DeepSpeedEngin
     return engine
 
 
+def gathered(zero: Any, kind: str) -> dict[int, torch.Tensor]:
+    """The state of each parameter of stages 1 and 2, by its id, from the flat parts that the ranks hold.
+
+    DeepSpeed's own function for one parameter knows the state of the first group only.
+    """
+    found = {}
+    for members, part in zip(zero.bit16_groups, zero.single_partition_of_fp32_groups, strict=True):
+        own = zero.optimizer.state[part][kind]
+        parts = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(parts, own)
+        sizes = [parameter.numel() for parameter in members]
+        pieces = torch.cat(parts)[: sum(sizes)].split(sizes)
+        found |= {id(parameter): piece for parameter, piece in zip(members, pieces, strict=True)}
+    return found
+
+
 def main(folder: Path, variant: str) -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo alone: nothing to compile
     deepspeed.init_distributed("gloo")
@@ -60,13 +77,16 @@ def main(folder: Path, variant: str) -> None:
         engine.step()
         losses.append(loss.item())
     model, state = {}, {}
-    for name, parameter in engine.module.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    free = {name: p for name, p in engine.module.named_parameters() if p.requires_grad}
+    kinds = ("exp_avg", "exp_avg_sq")
+    for name, parameter in free.items():
         model[name] = safe_get_full_fp32_param(parameter).clone() if stage else parameter.detach().clone()
-        kinds = ("exp_avg", "exp_avg_sq")
-        full = {kind: safe_get_full_optimizer_state(parameter, kind) for kind in kinds} if stage else None
-        state[name] = full or {kind: engine.optimizer.state[parameter][kind] for kind in kinds}
+        if stage == 3:
+            state[name] = {kind: safe_get_full_optimizer_state(parameter, kind) for kind in kinds}
+        elif stage == 0:
+            state[name] = {kind: engine.optimizer.state[parameter][kind] for kind in kinds}
+    if stage in (1, 2):
+        state = {name: {kind: gathered(engine.optimizer, kind)[id(p)] for kind in kinds} for name, p in free.items()}
     if rank == 0:
         shapes = {name: values.shape for name, values in model.items()}
         state = {
