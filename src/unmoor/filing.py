@@ -6,7 +6,9 @@ lock guards a seek and a read.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
 import threading
 import zlib
@@ -17,10 +19,22 @@ from typing import Final, Protocol
 
 from .errors import CorruptFile, NotACheckpoint, UsageError
 
-__all__ = ["HAS_PREADV", "InflatingReader", "Reader", "SeekReader", "VectorReader", "open_reader", "path_text"]
+__all__ = [
+    "HAS_PREADV",
+    "BriefReader",
+    "InflatingReader",
+    "Reader",
+    "SeekReader",
+    "VectorReader",
+    "open_reader",
+    "path_text",
+    "why_absent",
+]
 
 HAS_PREADV: Final = hasattr(os, "preadv")
 _PIECE: Final = 1 << 16
+_NAMES_NOTHING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class Reader(Protocol):
@@ -58,6 +72,30 @@ class SeekReader:
             data = os.read(self.descriptor, len(target))
         target[: len(data)] = data
         return len(data)
+
+
+class BriefReader:
+    """A file that is open only while it is read: of a folder of thousands of files not all can be open at once.
+
+    Raises CorruptFile where the path has come to name another file, or its file was written to, since the first time.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with _descriptor(path) as descriptor:
+            self._first = _identity(descriptor)
+            self.size = os.fstat(descriptor).st_size
+
+    def some_into(self, offset: int, target: memoryview) -> int:
+        """Open the file, read at most len(target) bytes from `offset`, close it."""
+        with _descriptor(self.path) as descriptor:
+            if _identity(descriptor) != self._first:
+                raise CorruptFile(
+                    f"{self.path} was replaced or written to while the checkpoint was read",
+                    remedy="Read it again once nothing writes to the folder.",
+                    path=self.path,
+                )
+            return _reader(descriptor, self.path, self.size, portable=not HAS_PREADV).some_into(offset, target)
 
 
 class InflatingReader:
@@ -159,18 +197,43 @@ def path_text(path: object) -> str:
 def open_reader(path: str | os.PathLike[str], *, portable: bool = not HAS_PREADV) -> Iterator[Reader]:
     """Open a regular file for positional reads. Raises NotACheckpoint for folders, sockets, pipes and devices."""
     text = path_text(path)
+    with _descriptor(text) as descriptor:
+        yield _reader(descriptor, text, os.fstat(descriptor).st_size, portable=portable)
+
+
+@contextmanager
+def _descriptor(path: str) -> Iterator[int]:
+    """A regular file, open for reading."""
     try:
-        kind = os.stat(text).st_mode
-    except FileNotFoundError:
-        raise NotACheckpoint(f"{text} does not exist", remedy=_near(text), path=text) from None
+        kind = os.stat(path).st_mode
+    except (OSError, ValueError) as fault:  # ValueError: a zero byte, which no path may hold
+        if isinstance(fault, OSError) and fault.errno not in _NAMES_NOTHING:
+            raise
+        raise NotACheckpoint(f"{_shown(path)} {why_absent(path)}", remedy=_near(path), path=path) from None
     if not stat.S_ISREG(kind):
-        raise NotACheckpoint(f"{text} is {_kind_name(kind)}, not a checkpoint file", path=text)
-    descriptor = os.open(text, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        raise NotACheckpoint(f"{path} is {_kind_name(kind)}, not a checkpoint file", path=path)
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
-        size = os.fstat(descriptor).st_size
-        yield (SeekReader if portable else VectorReader)(descriptor, text, size)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _reader(descriptor: int, path: str, size: int, *, portable: bool) -> Reader:
+    return (SeekReader if portable else VectorReader)(descriptor, path, size)
+
+
+def _identity(descriptor: int) -> tuple[int, ...]:
+    facts = os.fstat(descriptor)
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def why_absent(path: str) -> str:
+    """What is the matter with a path that leads to no file: the end of a sentence that begins with it."""
+    try:
+        return f"is a link to {os.readlink(path)}, which does not exist"
+    except (OSError, ValueError):
+        return "does not exist"
 
 
 def _kind_name(mode: int) -> str:
@@ -179,13 +242,26 @@ def _kind_name(mode: int) -> str:
     return next((name for test, name in names if test(mode)), "no regular file")
 
 
+def _shown(path: str) -> str:
+    return path if path and path.isprintable() else repr(path)
+
+
 def _near(path: str) -> str:
-    folder = Path(path).parent
+    """What to do about a path that leads to no file: what kind of name it is, or what else lies there."""
+    if _URL.match(path):
+        return "Only files of this machine are read: download it first, then give its path."
+    if path.startswith("~"):
+        return "~ is not expanded: pass os.path.expanduser(path)."
+    if not path or "\0" in path:
+        return "Give the path of a file or folder."
+    return _beside(Path(path))
+
+
+def _beside(path: Path) -> str:
+    folder = path.parent
     try:
-        names = sorted(p.name for p in folder.iterdir() if p.suffix == Path(path).suffix)
+        names = sorted(p.name for p in folder.iterdir() if p.suffix == path.suffix and p.name != path.name)
     except OSError:
-        return f"The folder {folder} does not exist either."
+        return f"{folder} is no folder." if folder.exists() else f"The folder {folder} does not exist either."
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return (
-        f"The folder holds: {shown}." if names else f"The folder {folder} holds no {Path(path).suffix or 'such'} file."
-    )
+    return f"The folder holds: {shown}." if names else f"The folder {folder} holds no {path.suffix or 'such'} file."

@@ -47,6 +47,7 @@ _LOADERS: Final = (
 )
 """What marks the position of a loader: of unmoor.resumable, and of torchdata with and without workers."""
 _PLATEAU: Final = frozenset({"factor", "patience", "cooldown", "num_bad_epochs"})
+_RATES: Final = ("_last_lr", "base_lrs")
 _SHOWN: Final = 64
 _LONG_NAME: Final = 1024
 _PARAMS: Final = frozenset({"params", "param_names"})
@@ -100,10 +101,15 @@ def _model(node: Mapping[Any, Any], key: Any) -> Match | None:
             dotted = dotted or "." in name
         elif not given and not name.endswith(_EXTRA_STATE):
             return None
-    if not tensors or (flat == tensors and not dotted and type(node) is dict):
+    if not tensors or (flat == tensors and type(node) is dict and not (dotted and _are_names(node))):
         return None
     sure = dotted or type(node) is not dict or _is_worded(key) or not _PARAMETERS.isdisjoint(node)
     return Match("model", "state_dict" if sure else "tensors", {})
+
+
+def _are_names(node: Mapping[str, Any]) -> bool:
+    """Whether no key is the path of a file, as where a score is kept for each checkpoint of a run."""
+    return not any("/" in name or "\\" in name for name in node)
 
 
 def _is_worded(key: Any) -> bool:
@@ -150,7 +156,8 @@ def _has_names(state: Mapping[Any, Any], groups: Sequence[Mapping[Any, Any]]) ->
 def _scheduler(node: Mapping[Any, Any]) -> Match | None:
     if not _counts(node):
         return None
-    if len(node) > _SHOWN or any(type(value) in _TENSORS or _has_parts(value) for value in node.values()):
+    rates = any(key in node for key in _RATES)
+    if len(node) > _SHOWN or any(type(value) in _TENSORS or _has_parts(value, rates=rates) for value in node.values()):
         return None
     family = guess_scheduler(node.keys())
     detail = {"guess": family.name if family else "", "last_epoch": _told(node.get("last_epoch"))}
@@ -166,11 +173,15 @@ def _counts(node: Mapping[Any, Any]) -> bool:
     return counter or node.keys() >= _PLATEAU or (type(children) in _SEQUENCES and bool(children))
 
 
-def _has_parts(value: Any) -> bool:
-    """Whether a value under a counter is a part of its own: then the mapping is a whole checkpoint, no scheduler."""
+def _has_parts(value: Any, *, rates: bool) -> bool:
+    """Whether a value under a counter is a part of its own: then the mapping is a whole checkpoint, no scheduler.
+
+    `rates` tells that learning rates stand there too: then a pickled scheduler is one that this one goes on to.
+    """
     if type(value) in _MAPPINGS:
         return "param_groups" in value or any(type(inner) in _TENSORS for inner in islice(value.values(), _SHOWN))
-    return type(value) is Opaque and _object(value) is not None
+    found = _object(value) if type(value) is Opaque else None
+    return found is not None and not (rates and found.role == "scheduler")
 
 
 def _generator(node: TensorNode, key: Any) -> str:

@@ -219,7 +219,8 @@ def _read_item(items: Items, reader: Reader, wanted: _Wanted, found: _Found, *, 
     try:
         item = items.read(reader, found.prefix + file, at, nbytes)
     except CorruptFile as fault:
-        if read(reader, at, len(_MARK)) != _MARK and at + nbytes <= reader.size:
+        begin = read(reader, at, len(_MARK))
+        if begin != _MARK and any(begin) and at + nbytes <= reader.size:
             raise UnsupportedFile(
                 f"{reader.path}: the item of {wanted.key[:200]} is no archive of torch.save",
                 remedy="Save the folder with the writer's default serialization_format.",

@@ -5,6 +5,7 @@ The extension never decides; it only earns a finding where it misleads.
 
 from __future__ import annotations
 
+import codecs
 import re
 from pathlib import PurePath
 from typing import Any, Final
@@ -63,6 +64,8 @@ _NO_DATA: Final[tuple[tuple[int, bytes, str, str], ...]] = (
 
 _SHARD: Final = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 
+_RANK: Final = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_(?:optim|model)_states\.pt$")
+
 _TORCH_NAMES: Final = frozenset({".pt", ".pth", ".ckpt", ".bin", ".pkl", ".t7", ".tar", ".model", ".weights"})
 
 
@@ -103,6 +106,10 @@ def name_finding(path: str, kind: str) -> list[Finding]:
     suffix = PurePath(path).suffix.lower()
     if suffix == ".distcp":
         what = "one shard file of a torch.distributed.checkpoint (DCP) folder: its tensors have no names in here"
+        return [Finding("shard-of-folder", "warning", "", what, "open the folder")]
+    rank = _RANK.search(path)
+    if rank:
+        what = f"what rank {int(rank[1])} kept of a DeepSpeed checkpoint: the files of the other ranks lie beside it"
         return [Finding("shard-of-folder", "warning", "", what, "open the folder")]
     shard = _SHARD.search(path)
     if shard:
@@ -195,6 +202,10 @@ def _json(text: str, start: str) -> tuple[str, str]:
 
 def _decoded(head: bytes) -> str | None:
     """The head as text, None where it is no text; a last character that the window cut counts as whole."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = head.decode("utf-16", "replace")
+        return None if "\ufffd" in text[:-1] else text
+    head = head.removeprefix(codecs.BOM_UTF8)
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as fault:

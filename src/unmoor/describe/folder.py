@@ -28,6 +28,7 @@ __all__ = ["describe_path"]
 
 _MAX_NAMES: Final = 100_000
 _SHOWN: Final = 8
+_MAX_REF: Final = 256
 _RANKS: Final = re.compile(r"mp_rank_\d+(?:_\d+)*")
 _MEGATRON: Final = "model_optim_rng.pt"
 _ITERATION: Final = "latest_checkpointed_iteration.txt"
@@ -61,10 +62,10 @@ def _listed(path: str) -> _Folder:
     files, folders = [], []
     with os.scandir(path) as entries:
         for entry in entries:
-            if entry.is_file():
-                files.append(entry.name)
-            elif entry.is_dir():
+            if entry.is_dir():
                 folders.append(entry.name)
+            elif entry.is_file() or entry.is_symlink():  # a link to nothing is a file that is missed
+                files.append(entry.name)
             if len(files) + len(folders) > _MAX_NAMES:
                 raise UnsupportedFile(f"{path} holds more than {_MAX_NAMES:,} names: give one file of it", path=path)
     return _Folder(path, tuple(sorted(files, key=natural)), tuple(sorted(folders, key=natural)))
@@ -179,11 +180,42 @@ def _megatron(folder: _Folder) -> Catalog:
     return replace(found, dialect="megatron")
 
 
+def _is_hub(folder: _Folder) -> bool:
+    return "blobs" in folder.folders and "snapshots" in folder.folders
+
+
+def _hub(folder: _Folder) -> Catalog:
+    """A repository in the cache of huggingface_hub: the snapshot that `refs/main` names, else the only one."""
+    snapshots, main = os.path.join(folder.path, "snapshots"), os.path.join(folder.path, "refs", "main")
+    if os.path.isfile(main):
+        with open(main, encoding="utf-8", errors="replace") as file:
+            name = file.read(_MAX_REF).strip()
+        if name in _listed(snapshots).folders:
+            return describe_path(os.path.join(snapshots, name))
+    return _below(_listed(snapshots))
+
+
+def _is_unpacked(folder: _Folder) -> bool:
+    return "data.pkl" in folder.files and "version" in folder.files
+
+
+def _unpacked(folder: _Folder) -> Catalog:
+    where, name = os.path.split(os.path.abspath(folder.path))
+    raise UnsupportedFile(
+        f"{folder.path} is a torch file that was unpacked: its pickle and its storages lie in files of their own",
+        remedy=f"Give the file that it was, or pack it again, without compression: "
+        f"cd {where} && zip -0 -r {name}.pt {name}",
+        path=folder.path,
+    )
+
+
 _WHOLE: Final[tuple[tuple[Callable[[_Folder], bool], Callable[[_Folder], Catalog]], ...]] = (
     (_is_dcp, _dcp),
     (_is_deepspeed, _deepspeed),
     (_is_megatron, _megatron),
     (_is_sharded, _sharded),
+    (_is_hub, _hub),
+    (_is_unpacked, _unpacked),
 )
 """Folders that one reader takes whole."""
 

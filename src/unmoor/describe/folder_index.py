@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, FileError, HostileFile, UnsupportedFile
-from unmoor.filing import open_reader, read
+from unmoor.filing import open_reader, read, why_absent
 from unmoor.values.catalog import Catalog, Part
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import CompositeTensor, TensorNode
@@ -21,7 +22,10 @@ from unmoor.values.text import count, format_bytes, listing
 from .file import describe_file
 from .folder_merge import joined
 
-__all__ = ["describe_index", "describe_values"]
+__all__ = ["NUMBERED", "describe_index", "describe_numbered", "describe_values"]
+
+NUMBERED: Final = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
+"""How the names of files end that are one state dict together."""
 
 _MAX_JSON: Final = 64 << 20
 _MAX_SHARDS: Final = 10_000
@@ -42,11 +46,11 @@ def describe_index(path: str) -> Catalog:
     wanted = _weight_map(path, value)
     folder = os.path.dirname(path)
     files = list(dict.fromkeys(wanted.values()))
-    absent = [file for file in files if not os.path.isfile(os.path.join(folder, file))]
+    absent = [_absent(folder, file) for file in files if not os.path.isfile(os.path.join(folder, file))]
     if absent:
         raise CorruptFile(
-            f"{path} names {count(len(files), 'file')}, and {len(absent)} of them are not beside it: "
-            f"{listing(absent, _SHOWN)}",
+            f"{path} names {count(len(files), 'file')}, and {len(absent)} of them "
+            f"{'is' if len(absent) == 1 else 'are'} not beside it: {listing(absent, _SHOWN)}",
             remedy="The copy of the folder, or the save, is not complete. Copy it again.",
             path=path,
         )
@@ -58,6 +62,34 @@ def describe_index(path: str) -> Catalog:
         message = f"{count(len(stray), 'tensor')} that the index does not name: {listing(stray)}"
         findings.append(Finding("not-in-index", "warning", "", message))
     return joined(path, size, shards, tree, findings)
+
+
+def describe_numbered(path: str, files: Sequence[str], number: int) -> Catalog:
+    """One state dict out of `files` of a folder, whose names count to `number`, where no index says what is in which.
+
+    Raises CorruptFile where one of that many is absent, or two hold a tensor of the same name.
+    """
+    if len(files) != number:
+        raise CorruptFile(
+            f"{path} holds {len(files)} of the {number} files of one state dict; absent: {listing(_gaps(files), _SHOWN)}",
+            remedy="The copy of the folder, or the save, is not complete. Copy it again.",
+            path=path,
+        )
+    shards = {file: _shard(os.path.join(path, file), file) for file in files}
+    message = f"no index beside {count(number, 'numbered file')}: they were taken together by their names"
+    return joined(path, 0, shards, _merged(path, shards, {}), [Finding("no-index", "info", "", message)])
+
+
+def _gaps(files: Sequence[str]) -> list[str]:
+    """The numbers that are in no name, of names that count from 00000 or 00001."""
+    there = {match[1]: match[2] for file in files if (match := NUMBERED.search(file))}
+    first, number = 0 if "00000" in there else 1, int(next(iter(there.values())))
+    last = min(number + first, first + _MAX_SHARDS)
+    return [f"{i:05d}-of-{number:05d}" for i in range(first, last) if f"{i:05d}" not in there]
+
+
+def _absent(folder: str, file: str) -> str:
+    return f"{file} ({why_absent(os.path.join(folder, file))})" if os.path.islink(os.path.join(folder, file)) else file
 
 
 def _shard(path: str, file: str) -> Catalog:

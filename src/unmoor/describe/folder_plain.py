@@ -16,7 +16,7 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.text import columns, count
 
 from .file import describe_file
-from .folder_index import describe_index
+from .folder_index import NUMBERED, describe_index, describe_numbered
 from .folder_members import Member, natural
 from .folder_merge import together
 from .folder_tables import INDEX
@@ -29,7 +29,6 @@ CHECKPOINTS: Final = (*_SURE, ".bin", ".tar", ".pkl")
 
 _MOST: Final = 64
 _AVERAGES: Final = frozenset({"ema", "avg", "average", "averaged", "swa", "shadow"})
-_NUMBERED: Final = re.compile(r"-\d{5}-of-\d{5}\.(?:safetensors|bin)$")
 
 
 def describe_plain(path: str, files: Iterable[str]) -> Catalog | None:
@@ -38,7 +37,9 @@ def describe_plain(path: str, files: Iterable[str]) -> Catalog | None:
     Raises NotACheckpoint, with what each file is, where they are several checkpoints.
     """
     names = _candidates(files)
-    if len(names) > _MOST:
+    numbered = _numbered(names)
+    taken = {name for files, _ in numbered.values() for name in files}
+    if len(names) - len(taken) + len(numbered) > _MOST:
         raise NotACheckpoint(
             f"{path} holds {count(len(names), 'file')} that may be checkpoints, of {names[0]} to {names[-1]}",
             remedy="Give one of them.",
@@ -46,12 +47,13 @@ def describe_plain(path: str, files: Iterable[str]) -> Catalog | None:
         )
     if len(names) == 1 and names[0].endswith(_SURE):
         return _alone(path, names[0])
-    found = {name: made for name in names if (made := _describe(path, name)) is not None}
+    found = {name: describe_numbered(path, *group) for name, group in numbered.items()}
+    found |= {n: made for n in names if n not in taken and (made := _describe(path, n)) is not None}
     roles = {name: _roles(name, catalog) for name, catalog in found.items()}
     holding = [name for name, held in roles.items() if held]
     if len(holding) == 1 or len(found) == 1:
         only = (holding or list(found))[0]
-        return found[only] if only.endswith(INDEX) else _alone(path, only)
+        return found[only] if only.endswith(INDEX) or only in numbered else _alone(path, only)
     if not found:
         return None
     if not _go_together(roles):
@@ -65,8 +67,19 @@ def _candidates(files: Iterable[str]) -> list[str]:
     names = [name for name in files if name.endswith((*CHECKPOINTS, INDEX))]
     indexed = tuple(name.removesuffix(INDEX).rpartition(".")[0] for name in names if name.endswith(INDEX))
     return sorted(
-        (name for name in names if not (_NUMBERED.search(name) and name.startswith(indexed or ("\0",)))), key=natural
+        (name for name in names if not (NUMBERED.search(name) and name.startswith(indexed or ("\0",)))), key=natural
     )
+
+
+def _numbered(names: Iterable[str]) -> dict[str, tuple[list[str], int]]:
+    """Files that are one state dict by their names, under what those have alike, with how many there should be."""
+    found: dict[str, tuple[list[str], int]] = {}
+    for name in names:
+        match = NUMBERED.search(name)
+        if match:
+            files, _ = found.setdefault(f"{name[: match.start()]}.{match[3]}", ([], int(match[2])))
+            files.append(name)
+    return found
 
 
 def _describe(path: str, name: str) -> Catalog | None:

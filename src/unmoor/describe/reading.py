@@ -55,7 +55,9 @@ def read_pickle(
         return _read(data, path=path, where=where, persistent=persistent, allowance=allowance)
     except Short:
         raise CorruptFile(
-            f"{where} is cut short: its {len(data):,} bytes end in the middle of an instruction", path=path
+            f"{where} is cut short: its {len(data):,} bytes end in the middle of an instruction",
+            remedy="The save or the copy was cut short. Copy it again, or use the checkpoint before it.",
+            path=path,
         ) from None
 
 

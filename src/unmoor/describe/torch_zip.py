@@ -112,6 +112,7 @@ def _prefix(reader: Reader, archive: Archive) -> str:
     raise UnsupportedFile(
         f"{reader.path} is a zip without a {_PICKLE}, not a torch checkpoint",
         details=[f"it holds {names}" if names else "it is empty"],
+        remedy="Where a checkpoint was packed into it, unpack that first and give the file inside." if names else "",
         path=reader.path,
     )
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from unmoor.errors import CorruptFile
 from unmoor.values.catalog import Catalog
+from unmoor.values.finding import Finding
 from unmoor.values.nodes import Chunk, Opaque, Storage, TensorNode
 from unmoor.values.strides import contiguous
-from unmoor.values.text import count
+from unmoor.values.text import count, listing
 
 from .assemble import Contents, assemble
 from .chunks import empty_tensor, flat_boxes, whole_tensor
@@ -62,6 +63,8 @@ def _described(path: str, step: str, ranks: Ranks) -> Catalog:
         merge = _Merge(path, ranks, _layout(path, ranks))
         stage, tree = merge.layout.stage, merge.tree()
         faults |= {copy: faults[key] for copy, key in merge.copied.items() if key in faults}
+    else:
+        _refuse_stubs(path, ranks)
     readings = [file.saved.reading for file in files]
     storages = {storage.key: storage for storage in _storages(tree)}
     contents = Contents(
@@ -79,7 +82,31 @@ def _described(path: str, step: str, ranks: Ranks) -> Catalog:
         },
     )
     catalog = assemble(Outline(path, sum(file.size for file in files)), contents)
-    return replace(catalog, dialect="deepspeed")
+    return replace(catalog, dialect="deepspeed", findings=(*_absent_optimizer(ranks), *catalog.findings))
+
+
+def _absent_optimizer(ranks: Ranks) -> list[Finding]:
+    """What to say where a ZeRO stage was on, and the files with master weights and optimizer state are not there."""
+    if ranks.optimizers or not ranks.models[0].tree.get("param_shapes"):
+        return []
+    message = "no file of a rank's optimizer state is here: the weights are the copy that training computed with"
+    return [Finding("lacks-files", "warning", "", message, "copy the files ending in _optim_states.pt of every rank")]
+
+
+def _refuse_stubs(path: str, ranks: Ranks) -> None:
+    """Raise CorruptFile where the weights are in optimizer files that are not there: stage 3 leaves empty tensors."""
+    shapes = ranks.models[0].tree.get("param_shapes")
+    units = shapes if isinstance(shapes, list | tuple) else [shapes]
+    module = _mapping(ranks.models[0].tree.get("module"))
+    sizes = {name: size for unit in units for name, size in _mapping(unit).items()}
+    stubs = [n for n, size in sizes.items() if 0 not in shape_of(size) and 0 in getattr(module.get(n), "shape", ())]
+    if stubs:
+        raise CorruptFile(
+            f"{path} lacks the optimizer files of its ranks, and the weights of {count(len(stubs), 'parameter')} are "
+            f"in them: {listing(stubs)}",
+            remedy="Copy the files ending in _optim_states.pt of every rank into this folder.",
+            path=path,
+        )
 
 
 def _layout(path: str, ranks: Ranks) -> Layout:

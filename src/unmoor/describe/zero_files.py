@@ -106,7 +106,11 @@ def read_ranks(path: str, step: str) -> Ranks:
     models = [(int(m[1] or 0), name) for name in names if (m := _MODEL.fullmatch(name))]
     optimizers = [(int(m[1]), name) for name in names if (m := _OPTIMIZER.fullmatch(name))]
     if not models:
-        raise CorruptFile(f"{folder} holds no file of DeepSpeed's with model states", path=folder)
+        raise CorruptFile(
+            f"{folder} holds no file of DeepSpeed's with model states, which tell the names and shapes of parameters",
+            remedy="Copy the files ending in _model_states.pt into this folder.",
+            path=folder,
+        )
     made = Ranks(tuple(_read(path, step, sorted(models))), tuple(_read(path, step, sorted(optimizers))))
     _check_ranks(folder, made)
     return made

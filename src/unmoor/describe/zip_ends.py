@@ -96,4 +96,8 @@ def prefixed(reader: Reader, nbytes: int) -> FileError:
     if reader.path.endswith(".distcp"):
         what = "is one shard file of a torch.distributed.checkpoint (DCP) folder, no checkpoint by itself"
         return UnsupportedFile(f"{reader.path} {what}", remedy="Open the folder.", path=reader.path)
-    return UnsupportedFile(f"{reader.path} holds {nbytes:,} bytes before its zip begins", path=reader.path)
+    return UnsupportedFile(
+        f"{reader.path} holds {nbytes:,} bytes before its zip begins",
+        remedy="Two saves into one open file, or a file in front of a file? Cut it there: the part behind is a zip.",
+        path=reader.path,
+    )

@@ -117,11 +117,14 @@ class Run:
         if isinstance(step, AdvanceSchedule):
             scheduler = self._handles.schedulers[step.label]
             state, groups = schedulers.advanced(scheduler, step.steps)
-            scheduler.load_state_dict(state)
+            schedulers.load_state(scheduler, state)
             schedulers.set_groups(scheduler, groups)
             return
         state = self.value(step.tree)
-        item.load_state_dict(own_state(item, state) if isinstance(item, nn.Module) else state)
+        if isinstance(step, LoadSchedule):
+            schedulers.load_state(item, state)
+        else:
+            item.load_state_dict(own_state(item, state) if isinstance(item, nn.Module) else state)
         prime(item)
         if isinstance(step, LoadSchedule) and step.groups:
             groups = tuple(self.value(dict(options)) for options in step.groups)
@@ -232,11 +235,12 @@ def _way_back(item: Any) -> Callable[[], Any]:
     """What puts an object back as it is now."""
     if is_stateful_loader(item):  # asking one for its state would make its iterator, and draw random numbers
         return partial(_put_attributes, item, dict(vars(item)))
+    scheduled = schedulers.find_scheduler(item) is not None
     try:
-        state = copy.deepcopy(item.state_dict())
+        state = copy.deepcopy(schedulers.saved_state(item) if scheduled else item.state_dict())
     except Exception:  # noqa: BLE001 - an object that cannot be asked cannot be put back; the load goes on
         state = None
-    return partial(item.load_state_dict, state)
+    return partial(schedulers.load_state, item, state) if scheduled else partial(item.load_state_dict, state)
 
 
 def _put_attributes(item: Any, attributes: dict[str, Any]) -> None:

@@ -19,7 +19,16 @@ from unmoor.values.target import TargetSchedule
 
 from .optimizers import set_options
 
-__all__ = ["advanced", "find_scheduler", "group_options", "put_back", "saved_state", "set_groups", "target_schedule"]
+__all__ = [
+    "advanced",
+    "find_scheduler",
+    "group_options",
+    "load_state",
+    "put_back",
+    "saved_state",
+    "set_groups",
+    "target_schedule",
+]
 
 Groups = tuple[dict[str, Any], ...]
 
@@ -39,7 +48,7 @@ def target_schedule(scheduler: LRScheduler) -> TargetSchedule:
     """What a live scheduler follows, as plain values."""
     return TargetSchedule(
         family=_family(scheduler),
-        state=_plain(scheduler.state_dict()),
+        state=_plain(saved_state(scheduler)),
         groups=tuple(_plain(group) for group in group_options(scheduler)),
     )
 
@@ -67,9 +76,28 @@ def group_options(scheduler: LRScheduler) -> Groups:
 
 
 def saved_state(scheduler: Any) -> Any:
-    """The state dict of a scheduler without what its class makes anew."""
+    """The state dict of a scheduler without what its class makes anew; a scheduler that it holds likewise."""
     state = scheduler.state_dict()
-    return {k: v for k, v in state.items() if k not in DERIVED} if isinstance(state, Mapping) else state
+    if not isinstance(state, Mapping):
+        return state
+    kept = {key: value for key, value in state.items() if key not in DERIVED}
+    return {key: saved_state(value) if isinstance(value, LRScheduler) else value for key, value in kept.items()}
+
+
+def load_state(scheduler: Any, state: Any) -> None:
+    """Hand a scheduler its state; one that it holds stays the object that it is and takes its own."""
+    found = find_scheduler(scheduler)
+    held = {
+        key: own
+        for key, value in (state.items() if isinstance(state, Mapping) else ())
+        if isinstance(value, Mapping) and isinstance(own := vars(found).get(key), LRScheduler)
+    }
+    if not held:
+        scheduler.load_state_dict(state)
+        return
+    scheduler.load_state_dict({**state, **held})
+    for key, own in held.items():
+        load_state(own, state[key])
 
 
 def set_groups(scheduler: LRScheduler, groups: Sequence[Mapping[str, Any]]) -> None:
@@ -93,7 +121,7 @@ def advanced(scheduler: LRScheduler, steps: int) -> tuple[dict[str, Any], Groups
         warnings.simplefilter("ignore")  # that its optimizer takes no step is the very point
         for _ in range(steps):
             twin.step()
-    return twin.state_dict(), group_options(twin)
+    return saved_state(twin), group_options(twin)
 
 
 def _scratch(scheduler: LRScheduler) -> torch.optim.Optimizer:

@@ -188,16 +188,35 @@ def _torch_value(value: TorchValue) -> Any:
 def _numpy_scalar(value: NumpyScalar) -> Any:
     import numpy as np
 
-    return np.dtype(value.dtype).type(value.value)
+    dtype = _numpy_dtype(value.dtype)
+    if dtype is None:
+        return value
+    if type(value.value) is bytes and dtype.kind != "S":
+        return np.frombuffer(value.value, dtype)[0]
+    return dtype.type(value.value)
+
+
+def _numpy_dtype(text: str) -> Any:
+    """The dtype of that name; None for one that numpy has not, or not on this machine (a long double)."""
+    import numpy as np
+
+    try:
+        dtype = np.dtype(text)
+    except TypeError:
+        return None
+    return dtype if dtype.itemsize else None
 
 
 def numpy_array(value: NumpyArray) -> Any:
-    """A fresh, writable numpy array of the same dtype, shape and memory order."""
+    """A fresh, writable numpy array of the same dtype, shape and memory order; as it is where numpy lacks its dtype."""
     import numpy as np
 
+    dtype = _numpy_dtype(value.dtype)
+    if dtype is None:
+        return value
     if value.values is not None:
         array = np.empty(len(value.values), dtype=object)
         array[:] = value.values
     else:
-        array = np.frombuffer(bytearray(value.data), dtype=np.dtype(value.dtype))
+        array = np.frombuffer(bytearray(value.data), dtype=dtype)
     return array.reshape(value.shape, order="F" if value.fortran else "C")

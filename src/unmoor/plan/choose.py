@@ -329,6 +329,8 @@ def describe_part(part: Part) -> str:
         return f"a scheduler state ({part.detail.get('guess') or 'last_epoch'} ...)"
     if part.role == "rng":
         return f"a random number state ({part.kind})"
+    if part.role == "extra" and part.node is None:
+        return "None"
     return {"scaler": "a GradScaler state"}.get(part.role, f"plain values ({part.kind})")
 
 

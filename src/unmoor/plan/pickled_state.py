@@ -15,7 +15,7 @@ from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.nodes import Opaque, TensorNode
 from unmoor.values.schedulers import CHILDREN, DERIVED
 
-__all__ = ["with_states"]
+__all__ = ["unpickled", "with_states"]
 
 
 def with_states(catalog: Catalog) -> Catalog:
@@ -68,7 +68,7 @@ _CALLED: Final = ("lr_lambdas", "_scale_fn_custom")
 
 def _scheduler_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes without the optimizer and what the class makes anew; schedulers within in the same way."""
-    kept = {key: value for key, value in state.items() if key not in DERIVED}
+    kept = {key: unpickled(value) for key, value in state.items() if key not in DERIVED}
     for key in _CALLED:
         if isinstance(kept.get(key), list | tuple):
             kept[key] = [_called(value) for value in kept[key]]
@@ -78,6 +78,13 @@ def _scheduler_state(state: Mapping[str, Any]) -> dict[str, Any]:
         children = [child.state if isinstance(child, Opaque) else child for child in kept[CHILDREN]]
         kept[CHILDREN] = [_scheduler_state(child) if isinstance(child, Mapping) else child for child in children]
     return kept
+
+
+def unpickled(value: Any) -> Any:
+    """The state of a pickled scheduler that another goes on to; anything else as it is."""
+    state = value.state if isinstance(value, Opaque) else None
+    is_scheduler = isinstance(state, Mapping) and "last_epoch" in state and isinstance(state.get("optimizer"), Opaque)
+    return _scheduler_state(state) if isinstance(state, Mapping) and is_scheduler else value
 
 
 def _called(value: Any) -> Any:

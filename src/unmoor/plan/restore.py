@@ -250,8 +250,10 @@ def _recorded_names(catalog: Catalog, label: str) -> Sequence[str] | None:
     return entry.get("names") if isinstance(entry, Mapping) else None
 
 
+_PARTIAL: Final = frozenset({"shard-of-folder", "shard-of-index", "lacks-files", "incomplete-step"})
 _ORDER: Final = (
     ("kind", KindError),
+    ("class", KindError),
     ("device", DeviceError),
     ("ambiguous", AmbiguousError),
     ("mismatch", MismatchError),
@@ -265,17 +267,25 @@ def _raise_faults(catalog: Catalog, draft: _Draft) -> None:
     kinds = {fault.kind for fault in faults}
     error: type[FitError] = dict(_ORDER)[next(iter(kinds))] if len(kinds) == 1 else MismatchError
     if len(faults) == 1 and faults[0].kind == "kind":
-        expected = (f"expected   {faults[0].remedy}",) if faults[0].remedy else ()
-        error_of_kind = KindError(faults[0].message, details=expected, remedy="Nothing was changed.", path=catalog.path)
+        expected = [f"expected   {faults[0].remedy}"] if faults[0].remedy else []
+        details = [*expected, *(f"the file   {row}" for row in _lacking(catalog))]
+        error_of_kind = KindError(faults[0].message, details=details, remedy="Nothing was changed.", path=catalog.path)
         error_of_kind.wanted = key_of(faults[0].label)[0]
         raise error_of_kind
     rows = [(f.label, f.message + (f"   -> {f.remedy}" if f.remedy else "")) for f in faults]
+    rows += [("the file", row) for row in _lacking(catalog)]
     number = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
     raise error(
         f"{number} between {catalog.path} and the live run; nothing was changed",
         details=columns(rows, indent=0, gap=3),
         path=catalog.path,
     )
+
+
+def _lacking(catalog: Catalog) -> list[str]:
+    """What a reader of a fault should know first: that the file is a part of something, or lacks others."""
+    found = [finding for finding in catalog.findings if finding.code in _PARTIAL]
+    return [f"{finding.message}   -> {finding.remedy}" for finding in found]
 
 
 def _finish(catalog: Catalog, target: Target, policy: Policy, draft: _Draft, extra: Mapping[str, Any]) -> Plan:

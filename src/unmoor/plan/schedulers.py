@@ -27,6 +27,7 @@ from unmoor.values.target import TargetObject, TargetSchedule
 from unmoor.values.text import count
 
 from .objects import needs_code
+from .pickled_state import unpickled
 from .policy import Fault, Policy
 from .slots import make_slot
 from .templates import Template
@@ -71,6 +72,8 @@ def plan_schedule(
         plan.faults += [Fault(k, target.label, m, r) for k, m, r in _kinds(target, live, part, catalog)]
     if not plan.faults and not alone:
         plan.faults += [Fault("mismatch", target.label, m, r) for m, r in _group_faults(live, saved)]
+    if not plan.faults and alone:
+        plan.faults += _uncounted(target, live)
     if plan.faults:
         return plan
     if bare or policy.hyperparameters == "live":
@@ -161,6 +164,32 @@ def _kinds(target: TargetObject, live: TargetSchedule, part: Part, catalog: Cata
         elif len(mine.get(CHILDREN) or ()) != len(theirs.get(CHILDREN) or ()):
             numbers = f"{len(theirs.get(CHILDREN) or ())} schedulers, the live one runs {len(mine.get(CHILDREN) or ())}"
             yield "mismatch", f"{place} was saved by a scheduler of {numbers}", f"{target.label}=None leaves it alone"
+        yield from _one_goes_on(target, place, mine, theirs)
+
+
+def _one_goes_on(
+    target: TargetObject, place: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Where one of two schedules goes on to another scheduler, and the other does not."""
+    for key in {**mine, **theirs}:
+        ours, saved = _is_schedule(mine.get(key)), _is_schedule(theirs.get(key))
+        if ours != saved:
+            has, lacks = ("live", "saved") if ours else ("saved", "live")
+            text = f"the {has} one goes on to another scheduler at {place}.{key}, the {lacks} one does not"
+            yield "mismatch", text, f"build it as it was saved; {target.label}=None leaves it alone"
+
+
+def _uncounted(target: TargetObject, live: TargetSchedule) -> list[Fault]:
+    """The fault of a schedule that cannot be walked: it goes on to another one, and both count."""
+    within = [str(key) for key, value in live.state.items() if _is_schedule(value)]
+    text = f"the live {target.class_name} goes on to the scheduler at {', '.join(within)}, and each counts its own "
+    text += "steps: to which step the live schedule is to be taken cannot be told"
+    return [Fault("mismatch", target.label, text, 'hyperparameters="saved" takes the saved one')] if within else []
+
+
+def _is_schedule(value: Any) -> bool:
+    """Whether a value of a scheduler's state is the state of another one that it goes on to."""
+    return isinstance(value, Mapping) and "last_epoch" in value
 
 
 def _other(where: str, theirs: str, mine: str, target: TargetObject) -> str:
@@ -183,6 +212,8 @@ def _pairs(
     for i, (mine, theirs) in enumerate(zip(live.get(CHILDREN) or (), saved.get(CHILDREN) or (), strict=False)):
         if isinstance(mine, Mapping):
             yield from _pairs(mine, theirs, f"{where}.{CHILDREN}.{i}")
+    for key in filter(lambda key: _is_schedule(live[key]), live):
+        yield from _pairs(live[key], saved.get(key), f"{where}.{key}")
 
 
 def _group_faults(live: TargetSchedule, saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -204,7 +235,7 @@ def _differences(live: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[
         for key, value in theirs.items():
             if key in PROGRESS or key in DERIVED or key == CHILDREN or key not in mine:
                 continue
-            if _is_plain(value) and not _of_mappings(value) and not _same(mine[key], value):
+            if _is_plain(value) and not _is_schedule(value) and not _of_mappings(value) and not _same(mine[key], value):
                 yield prefix + str(key), mine[key], value
 
 
@@ -306,7 +337,7 @@ def _each(values: Any, number: int) -> Sequence[Any]:
 def _without_derived(state: Any) -> Any:
     if not isinstance(state, Mapping):
         return state
-    kept = {key: value for key, value in state.items() if key not in DERIVED}
+    kept = {key: unpickled(value) for key, value in state.items() if key not in DERIVED}
     if isinstance(kept.get(CHILDREN), list | tuple):
         kept[CHILDREN] = [_without_derived(child) for child in kept[CHILDREN]]
     return kept
