@@ -35,7 +35,7 @@ def test_f8_a_fused_file_does_not_turn_the_live_optimizer_fused(tmp_path: Path) 
 
 
 def test_f8_the_live_switch_decides_where_step_lives(tmp_path: Path, sim) -> None:
-    """F8: torch moves `step` by the flags of the file; unmoor by the live ones: CPU, or beside a capturable parameter."""
+    """F8: torch places `step` by the flags of the file; unmoor by the live ones: the CPU, or beside its parameter."""
     model, optimizer = trained(fused=False)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "plain.pt")
     for capturable, home in ((True, "sim"), (False, "cpu")):

@@ -17,7 +17,7 @@ from tests.cases.files import refused
 from tests.runs.training import equal
 from unmoor.values.beside import NAMES
 
-from .wrapper_kinds import Net, quiet, world_of_one
+from .wrapper_kinds import Net, data_parallel, quiet, world_of_one
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +29,7 @@ def world() -> Iterator[None]:
 
 WRAPS = {
     "bare": lambda m: m,
-    "DataParallel": DataParallel,
+    "DataParallel": data_parallel,
     "DDP": DistributedDataParallel,
     "compile": lambda m: torch.compile(m, backend="eager"),
     "AC": checkpoint_wrapper,

@@ -21,7 +21,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-__all__ = ["FAMILY", "KINDS", "STRUCTURES", "Kind", "Net", "build", "quiet", "world_of_one"]
+__all__ = ["FAMILY", "KINDS", "STRUCTURES", "Kind", "Net", "build", "data_parallel", "quiet", "world_of_one"]
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _head(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Mo
     return apply
 
 
-def _data_parallel(net: nn.Module) -> nn.Module:
+def data_parallel(net: nn.Module) -> nn.Module:
     """On the CPU, as on a machine without an accelerator: the simulated one may be installed in this process."""
     wrapped = DataParallel(net)
     wrapped.device_ids = []
@@ -202,7 +202,7 @@ KINDS: Final[dict[str, Kind]] = {
     kind.name: kind
     for kind in (
         Kind("plain", "plain"),
-        Kind("DP, DDP", "DataParallel", _data_parallel, hidden=(_M,)),
+        Kind("DP, DDP", "DataParallel", data_parallel, hidden=(_M,)),
         Kind("DP, DDP", "DDP", DistributedDataParallel, hidden=(_M,)),
         Kind("compile", "compile", _compile, hidden=(_O,)),
         Kind("compile", "compile in place", _in_place),

@@ -216,7 +216,7 @@ def _words(value: Any) -> bool:
 
 
 def _object(node: Opaque) -> Match | None:
-    """A pickled nn.Module, TorchScript module, optimizer or scheduler, known by the attributes that all of them have."""
+    """A pickled nn.Module, TorchScript module, optimizer or scheduler, known by the attributes that all such have."""
     state = node.state
     if type(state) is not dict:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,10 +18,10 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.text import count, listing
 
 from .file import describe_file
-from .folder_index import describe_index, describe_values
+from .folder_index import describe_index, describe_numbered, describe_values
 from .folder_members import Member, find_table, members_of, natural
 from .folder_merge import together
-from .folder_plain import CHECKPOINTS, describe_plain
+from .folder_plain import CHECKPOINTS, describe_plain, numbered_of, without_indexed
 from .folder_tables import INDEX, Table
 
 __all__ = ["describe_path"]
@@ -86,8 +86,9 @@ def _describe_folder(folder: _Folder) -> Catalog:
 
 
 def _describe_table(folder: _Folder, table: Table) -> Catalog:
-    members, step, findings = members_of(table, folder.files)
-    described = [(member, _describe_member(folder.path, member)) for member in members]
+    numbered = numbered_of(without_indexed(folder.files))
+    members, step, findings = members_of(table, (*folder.files, *numbered))
+    described = [(member, _describe_member(folder.path, member, numbered)) for member in members]
     if _is_deepspeed(folder):
         described.append((Member(key="deepspeed", file="deepspeed"), _deepspeed(folder)))
     elif _is_sharded(folder):
@@ -98,8 +99,11 @@ def _describe_table(folder: _Folder, table: Table) -> Catalog:
     return together(folder.path, table.dialect, described, values, findings)
 
 
-def _describe_member(path: str, member: Member) -> Catalog:
+def _describe_member(path: str, member: Member, numbered: Mapping[str, tuple[list[str], int]]) -> Catalog:
+    """One member; `numbered` are files that count to a number and have no index, under the name that one would have."""
     place = os.path.join(path, member.file)
+    if member.file in numbered and not os.path.lexists(place):
+        return describe_numbered(path, *numbered[member.file])
     if member.file.endswith(INDEX):
         return describe_index(place)
     if member.file.endswith(".json"):

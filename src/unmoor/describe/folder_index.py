@@ -71,7 +71,8 @@ def describe_numbered(path: str, files: Sequence[str], number: int) -> Catalog:
     """
     if len(files) != number:
         raise CorruptFile(
-            f"{path} holds {len(files)} of the {number} files of one state dict; absent: {listing(_gaps(files), _SHOWN)}",
+            f"{path} holds {len(files)} of the {number} files of one state dict",
+            details=[f"absent: {listing(_gaps(files), _SHOWN)}"],
             remedy="The copy of the folder, or the save, is not complete. Copy it again.",
             path=path,
         )

@@ -21,7 +21,7 @@ from .folder_members import Member, natural
 from .folder_merge import together
 from .folder_tables import INDEX
 
-__all__ = ["CHECKPOINTS", "describe_plain"]
+__all__ = ["CHECKPOINTS", "describe_plain", "numbered_of", "without_indexed"]
 
 _SURE: Final = (".pt", ".pth", ".ckpt", ".safetensors")
 CHECKPOINTS: Final = (*_SURE, ".bin", ".tar", ".pkl")
@@ -36,8 +36,8 @@ def describe_plain(path: str, files: Iterable[str]) -> Catalog | None:
 
     Raises NotACheckpoint, with what each file is, where they are several checkpoints.
     """
-    names = _candidates(files)
-    numbered = _numbered(names)
+    names = sorted(without_indexed(name for name in files if name.endswith((*CHECKPOINTS, INDEX))), key=natural)
+    numbered = numbered_of(names)
     taken = {name for files, _ in numbered.values() for name in files}
     if len(names) - len(taken) + len(numbered) > _MOST:
         raise NotACheckpoint(
@@ -62,16 +62,14 @@ def describe_plain(path: str, files: Iterable[str]) -> Catalog | None:
     return together(path, "plain", [(member, found[member.file]) for member in members], {}, [])
 
 
-def _candidates(files: Iterable[str]) -> list[str]:
-    """Indexes, and files that may be checkpoints, without those that an index stands for."""
-    names = [name for name in files if name.endswith((*CHECKPOINTS, INDEX))]
+def without_indexed(files: Iterable[str]) -> list[str]:
+    """Names of files, without those that an index stands for."""
+    names = list(files)
     indexed = tuple(name.removesuffix(INDEX).rpartition(".")[0] for name in names if name.endswith(INDEX))
-    return sorted(
-        (name for name in names if not (NUMBERED.search(name) and name.startswith(indexed or ("\0",)))), key=natural
-    )
+    return [name for name in names if not (NUMBERED.search(name) and name.startswith(indexed or ("\0",)))]
 
 
-def _numbered(names: Iterable[str]) -> dict[str, tuple[list[str], int]]:
+def numbered_of(names: Iterable[str]) -> dict[str, tuple[list[str], int]]:
     """Files that are one state dict by their names, under what those have alike, with how many there should be."""
     found: dict[str, tuple[list[str], int]] = {}
     for name in names:

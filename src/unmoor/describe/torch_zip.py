@@ -34,6 +34,7 @@ _MANIFEST: Final = "unmoor/manifest.json"
 _PICKLE: Final = "data.pkl"
 _CONSTANTS: Final = "constants.pkl"
 _CODE: Final = "code/"
+_EXPORTED: Final = ("/archive_format", "/serialized_exported_program.json")
 _FIRST_SCRIPT: Final = "model.json"
 _PID_FIELDS: Final = 5
 _MOST_OF_ONE: Final = 1032
@@ -102,6 +103,12 @@ def _prefix(reader: Reader, archive: Archive) -> str:
     if any(name.endswith(".npy") for name in archive.records):
         raise UnsupportedFile(
             f"{reader.path} is a numpy .npz archive of arrays ({names}), not a torch checkpoint", path=reader.path
+        )
+    if any(name.endswith(_EXPORTED) for name in archive.records):
+        raise UnsupportedFile(
+            f"{reader.path} is a program of torch.export (.pt2), a format of its own",
+            remedy="Load it with torch.export.load, and save the state_dict of what that gives.",
+            path=reader.path,
         )
     if any(name.rpartition("/")[2] == _FIRST_SCRIPT for name in archive.records):
         raise UnsupportedFile(

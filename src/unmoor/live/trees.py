@@ -193,6 +193,8 @@ def _numpy_scalar(value: NumpyScalar) -> Any:
         return value
     if type(value.value) is bytes and dtype.kind != "S":
         return np.frombuffer(value.value, dtype)[0]
+    if dtype.kind in "Mm":
+        return np.int64(value.value).view(dtype.newbyteorder("="))
     return dtype.type(value.value)
 
 

@@ -32,14 +32,14 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
         "weights",
         "params",
     ),
-    "ema": ("ema", "average", "avg", "shadow", "teacher", "ema_state_dict", "model_ema"),
+    "ema": ("ema", "average", "avg", "shadow", "teacher", "swa", "ema_state_dict", "model_ema"),
     "loss": ("loss", "criterion", "loss_fn"),
     "optimizer": ("optimizer", "opt", "optim", "optimizer_state_dict", "optimizer_state"),
     "metrics": ("metrics", "metric", "evaluator", "metric_tracker"),
     "scheduler": ("scheduler", "lr_scheduler", "sched"),
     "scaler": ("scaler", "grad_scaler", "amp"),
 }
-_AVERAGES: Final = ("ema", "avg", "average", "best", "swa", "shadow", "teacher")
+_AVERAGES: Final = ("ema", "avg", "average", "swa", "shadow", "teacher")
 
 AnyTarget = TargetModule | TargetOptimizer | TargetObject
 
@@ -130,7 +130,7 @@ def choose(
     parts = _candidates(catalog, target, wanted, alone=len(rivals) == 1 and alone)
     if not parts:
         return _nothing(catalog, target, wanted)
-    parts = _by_list(parts, target, rivals) or parts
+    parts = _under_key(parts, target, rivals) or parts
     if len(parts) == 1:
         return Choice(parts[0])
     fitting = [part for part in parts if fits(part)] or parts
@@ -162,7 +162,8 @@ def _kind(target: AnyTarget) -> str:
         return "model"
     if isinstance(target, TargetOptimizer):
         return "optimizer"
-    return target.role if target.role in ("scheduler", "scaler", "model") else ""
+    own_form = target.role == "scheduler" and target.schedule is None
+    return target.role if target.role in ("scheduler", "scaler", "model") and not own_form else ""
 
 
 def _recorded(catalog: Catalog, target: AnyTarget) -> Choice | None:
@@ -203,15 +204,19 @@ def _chosen_by_caller(catalog: Catalog, target: AnyTarget, place: Any) -> Choice
     return Choice(part)
 
 
-def _by_list(parts: Sequence[Part], target: AnyTarget, rivals: Sequence[AnyTarget]) -> list[Part]:
-    """The part of the same key or position, where file and caller both have several under one place."""
+def _under_key(parts: Sequence[Part], target: AnyTarget, rivals: Sequence[AnyTarget]) -> list[Part]:
+    """The parts of the same key, or of the same place in a list, where file and caller both have several.
+
+    Names in a file stand in no order that means anything, unless they are one name with numbers.
+    """
     _, key = key_of(target.label)
-    if not key:
-        return []
-    same = [part for part in parts if part.detail.get("key", str(part.keys[-1]) if part.keys else "") == key]
-    if same:
+    same = [p for p in parts if key and p.detail.get("key", str(p.keys[-1]) if p.keys else "") == key]
+    if same or not key.isdigit() or len(parts) != len(rivals):
         return same
-    return [parts[int(key)]] if key.isdigit() and len(parts) == len(rivals) else []
+    names = [key_text(part.keys) for part in parts]
+    numbered = len({re.sub(r"[^A-Za-z]+", "", name) for name in names}) == 1
+    by_number = sorted(range(len(parts)), key=lambda i: [int(number) for number in re.findall(r"[0-9]+", names[i])])
+    return [parts[by_number[int(key)]]] if numbered else []
 
 
 _TOLD_APART: Final = ("optimizer", "scheduler", "scaler")
@@ -233,12 +238,31 @@ def _named_for(part: Part, target: AnyTarget) -> bool:
     role, key = key_of(target.label)
     words = _words(part)
     if key:
-        return any(key.lower() in {word, *re.split(r"[^a-z0-9]+", word)} for word in words)
+        told = {_bare_name(key), key.lower()}
+        names = [name for word in map(str, part.keys) for name in (_bare_name(word), *re.split(r"\W|_", word.lower()))]
+        return not told.isdisjoint([*words, *names])
     averaged = any(mark in word for word in words for mark in _AVERAGES)
+    if role == "ema" and averaged:
+        return True
     if role == "model":
-        return not averaged and (not words or any(word in _WORDS["model"] for word in words))
+        return (
+            not averaged
+            and not any("best" in word for word in words)
+            and (not words or any(word in _WORDS["model"] for word in words))
+        )
     known = _WORDS.get(role, (role,))
     return any(word in known or role in word for word in words)
+
+
+_ROLE_WORDS: Final = frozenset(
+    {"net", "network", "model", "module", "optimizer", "optim", "opt", "scheduler", "sched", "state", "dict", "weights"}
+)
+
+
+def _bare_name(word: str) -> str:
+    """A name without the words of its role, in small letters: G_A of netG_A, optimizerG_A and optim_g_a is g_a."""
+    pieces = [piece.lower() for piece in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", word)]
+    return "_".join(piece for piece in pieces if piece not in _ROLE_WORDS)
 
 
 def _words(part: Part) -> list[str]:
@@ -264,13 +288,22 @@ def _nothing(catalog: Catalog, target: AnyTarget, wanted: str) -> Choice:
         only = catalog.parts[0] if len(catalog.parts) == 1 and not catalog.parts[0].keys else None
         if only is not None and wanted and only.role != wanted:
             return Choice(None, fault=_wrong_kind(catalog, target, only))
-        return Choice(None, f"the {_container(catalog)} holds no {_noun(wanted or role)}{_custom(catalog, target)}")
+        return Choice(None, _absent(catalog, target, wanted))
     part = _part_at(catalog, keys, target)
-    if wanted == "scaler" and part.node == {}:
+    whole = isinstance(target, TargetOptimizer) and target.whole and isinstance(part.node, Mapping)
+    if not wanted or whole or (wanted == "scaler" and part.node == {}):
         return Choice(part)
-    if not wanted or part.kind == "object":
-        return Choice(part) if not wanted else Choice(None, f"{key_text(keys)!r} in the file is no {_noun(wanted)}")
     return Choice(None, fault=_wrong_kind(catalog, target, part))
+
+
+def _absent(catalog: Catalog, target: AnyTarget, wanted: str) -> str:
+    """Why there is nothing for a live object; models that the file keeps under names of other roles are told."""
+    models = [part.path for part in catalog.part("model") if part.keys and not _is_withheld(part)]
+    if wanted == "model" and models:
+        takes = f"at={{{target.label!r}: {models[0]!r}}} takes the one there"
+        return f"the {_container(catalog)} names no model for {target.label}; it holds {listing(models)}: {takes}"
+    role, _ = key_of(target.label)
+    return f"the {_container(catalog)} holds no {_noun(wanted or role)}{_custom(catalog, target)}"
 
 
 def _under_role_key(catalog: Catalog, role: str, key: str) -> tuple[Any, ...] | None:

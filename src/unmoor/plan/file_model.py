@@ -28,11 +28,13 @@ class FileModel:
 
     `dtypes` is live parameter name -> the dtype that this parameter had when it was saved. `params` are name and shape
     of every parameter in the order of the file: the live name, or the saved one where no live parameter has it.
+    `several` tells that they are of more than one model: in which order an optimizer took those is not in the file.
     """
 
     order: tuple[str, ...] | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)
     params: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    several: bool = False
 
 
 def file_model(
@@ -49,11 +51,13 @@ def file_model(
     dtypes = {name: dtype for one in own for name, dtype in one.items()}
     if not all(_is_ordered(catalog, part) for _, part, _ in modules):
         return FileModel(None, dtypes)
-    params = tuple(item for planned in modules for item in _params(planned, names, _prefix(planned[0], many=many)))
+    listed_by = [_params(planned, names, _prefix(planned[0], many=many)) for planned in modules]
+    params = tuple(item for own_params in listed_by for item in own_params)
+    several = sum(map(bool, listed_by)) > 1
     if names and names <= dtypes.keys():
         changed = any(_changed(planned, names, _prefix(planned[0], many=many)) for planned in modules)
         listed = dtypes if changed else [param.name for _, param in optimizer.params()]
-        return FileModel(tuple(name for name in listed if name in names), dtypes, params)
+        return FileModel(tuple(name for name in listed if name in names), dtypes, params, several)
     for part in catalog.part("model") if names else ():
         alone = _alone(part, optimizer, rename)
         if names <= alone.dtypes.keys():

@@ -13,7 +13,7 @@ from typing import Any
 from unmoor.values.catalog import Part
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import TensorNode
-from unmoor.values.optimizers import COUNTERS, FAMILIES, counts_on_device, keeps_state
+from unmoor.values.optimizers import COUNTERS, FAMILIES, counts_on_device, keeps_state, switched_on
 from unmoor.values.plan import Change, Copy, SetOptimizer
 from unmoor.values.target import Slot, TargetGroup, TargetOptimizer, TargetParam
 from unmoor.values.text import count, listing
@@ -81,7 +81,8 @@ def plan_optimizer(
     match = match_optimizer(target, saved, policy, file=own_model, known=known, renamed=renamed, left=chosen.left)
     if match.faults:
         return OptimizerPlan(faults=list(match.faults))
-    plan = OptimizerPlan(faults=_lacking(target, saved, match), findings=list(match.findings))
+    lacking = [*_lacking(target, saved, match), *_switched_on_since(target, saved, match, policy)]
+    plan = OptimizerPlan(faults=lacking, findings=list(match.findings))
     state = _plan_state(target, part, saved, match, policy, own_model.dtypes, plan)
     moved = [copy for copy in plan.copies if copy.slot.id.rpartition("/")[2] not in COUNTERS]
     plan.faults += rounding_faults(target.label, moved, policy, what="state ")
@@ -175,6 +176,28 @@ def _lacking(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMat
             f"{target.label}=None starts it fresh",
         )
         for gone, names in lacking.items()
+    ]
+
+
+def _switched_on_since(
+    target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMatch, policy: Policy
+) -> list[Fault]:
+    """Live options that stay as they are and need state which the file lacks: the first step would fail."""
+    lacking: dict[tuple[str, str], int] = {}
+    for position, group, _ in _positions(target) if policy.hyperparameters == "live" else ():
+        entry = saved.state.get(match.ids.get(position), {})
+        for option, key in switched_on(target.family, group.options).items():
+            if entry and key not in entry:
+                lacking[option, key] = lacking.get((option, key), 0) + 1
+    return [
+        Fault(
+            "mismatch",
+            target.label,
+            f"the live {target.class_name} has {option} on, which needs {key}: the file has none for "
+            f"{count(number, 'parameter')}",
+            f'hyperparameters="saved" leaves {option} off; {target.label}=None starts it fresh',
+        )
+        for (option, key), number in lacking.items()
     ]
 
 

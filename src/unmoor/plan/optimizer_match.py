@@ -306,7 +306,7 @@ def _by_order(
     if by_file == by_live:
         how = "matched by position, shapes agree"
         by_told = _positions(live, saved, told) if told is not None else None
-        if by_told == by_live:
+        if by_told == by_live and not file.several:
             return OptimizerMatch(by_live, f"{how}, as does the order of the file's own model")
         if by_told is not None and contradictions(live, saved, by_live) and len(by_told) == len(by_live):
             return OptimizerMatch(by_told, f"{_BY_FILE}: shapes contradict the live order")

@@ -12,10 +12,13 @@ from typing import Any, Final
 
 from unmoor.values.catalog import Catalog, Part
 from unmoor.values.dtypes import dtype_bytes
-from unmoor.values.nodes import Opaque, TensorNode
+from unmoor.values.nodes import CompositeTensor, Opaque, TensorNode
 from unmoor.values.schedulers import CHILDREN, DERIVED
 
 __all__ = ["unpickled", "with_states"]
+
+_SCRIPT: Final = "__torch__."
+"""How TorchScript names the classes of its modules."""
 
 
 def with_states(catalog: Catalog) -> Catalog:
@@ -55,6 +58,8 @@ def _with_state(part: Part) -> Part:
         return part
     if "_parameters" in state and "_modules" in state:
         return replace(part, kind="state_dict", node=dict(_module_items(part.node, "", frozenset())))
+    if part.role == "model" and part.node.name.startswith(_SCRIPT):
+        return replace(part, kind="state_dict", node=dict(_script_items(part.node, "", frozenset())))
     if part.role == "optimizer" and "param_groups" in state:
         return replace(part, kind="state_dict", node=_optimizer_state(state))
     if part.role == "scheduler":
@@ -106,6 +111,18 @@ def _module_items(module: Any, prefix: str, above: frozenset[int]) -> Iterator[t
     )
     for name, child in _named(state.get("_modules"), prefix):
         yield from _module_items(child, f"{name}.", above | {id(module)})
+
+
+def _script_items(module: Any, prefix: str, above: frozenset[int]) -> Iterator[tuple[str, Any]]:
+    """Name and tensor of what a TorchScript module holds; its attributes are parameters, buffers and modules alike."""
+    state = module.state if isinstance(module, Opaque) and module.name.startswith(_SCRIPT) else None
+    if not isinstance(state, Mapping) or id(module) in above:
+        return
+    for name, value in state.items():
+        if isinstance(value, TensorNode | CompositeTensor):
+            yield f"{prefix}{name}", value
+        else:
+            yield from _script_items(value, f"{prefix}{name}.", above | {id(module)})
 
 
 def _named(values: Any, prefix: str) -> Iterator[tuple[str, Any]]:

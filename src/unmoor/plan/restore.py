@@ -27,6 +27,7 @@ from .optimizer import OptimizerPlan, plan_optimizer
 from .optimizer_own import whole_part
 from .pickled_state import with_states
 from .policy import Fault, Policy
+from .saved_optimizer import optimizer_fit
 from .schedulers import plan_schedule
 from .selection import Selection, select
 from .streams import plan_rng
@@ -126,9 +127,7 @@ def _pick(catalog: Catalog, target: AnyTarget, run: Target, policy: Policy, draf
     def fits(part: Part) -> bool:
         if isinstance(target, TargetModule):
             return module_fit(part, target, policy)
-        return not isinstance(target, TargetOptimizer) or int(part.detail.get("params", 0)) == sum(
-            1 for _ in target.params()
-        )
+        return not isinstance(target, TargetOptimizer) or optimizer_fit(part, target)
 
     everyone: list[AnyTarget] = [*run.modules, *run.objects, *run.optimizers]
     rivals = [t for t in everyone if key_of(t.label)[0] == key_of(target.label)[0]]
@@ -266,11 +265,13 @@ def _raise_faults(catalog: Catalog, draft: _Draft) -> None:
         return
     kinds = {fault.kind for fault in faults}
     error: type[FitError] = dict(_ORDER)[next(iter(kinds))] if len(kinds) == 1 else MismatchError
-    if len(faults) == 1 and faults[0].kind == "kind":
+    if len(faults) == 1 and faults[0].kind in ("kind", "class"):
         expected = [f"expected   {faults[0].remedy}"] if faults[0].remedy else []
         details = [*expected, *(f"the file   {row}" for row in _lacking(catalog))]
-        error_of_kind = KindError(faults[0].message, details=details, remedy="Nothing was changed.", path=catalog.path)
-        error_of_kind.wanted = key_of(faults[0].label)[0]
+        without = f" {faults[0].label}=None restores the rest without it." if faults[0].kind == "class" else ""
+        remedy = f"Nothing was changed.{without}"
+        error_of_kind = KindError(faults[0].message, details=details, remedy=remedy, path=catalog.path)
+        error_of_kind.wanted = key_of(faults[0].label)[0] if faults[0].kind == "kind" else ""
         raise error_of_kind
     rows = [(f.label, f.message + (f"   -> {f.remedy}" if f.remedy else "")) for f in faults]
     rows += [("the file", row) for row in _lacking(catalog)]

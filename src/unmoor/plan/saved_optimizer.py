@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +15,16 @@ from unmoor.values.target import TargetOptimizer
 
 from .policy import Fault
 
-__all__ = ["ELEMENTWISE", "FROZEN", "SavedOptimizer", "class_faults", "own_family", "place_of", "take_apart"]
+__all__ = [
+    "ELEMENTWISE",
+    "FROZEN",
+    "SavedOptimizer",
+    "class_faults",
+    "optimizer_fit",
+    "own_family",
+    "place_of",
+    "take_apart",
+]
 
 ELEMENTWISE: Final = frozenset(key for family in FAMILIES.values() for key in family.elementwise)
 """State keys whose tensors have the shape of their parameter."""
@@ -54,6 +64,21 @@ class SavedOptimizer:
             if key in ELEMENTWISE and isinstance(value, TensorNode):
                 return value.shape
         return None
+
+
+def optimizer_fit(part: Part, target: TargetOptimizer) -> bool:
+    """Whether a saved optimizer has as many parameters as the live one, and state of no other shapes than they have."""
+    live = Counter(param.shape for _, param in target.params())
+    if int(part.detail.get("params", 0)) != live.total():
+        return False
+    state = part.node.get("state") if isinstance(part.node, Mapping) else None
+    entries = state.values() if isinstance(state, Mapping) else ()
+    tensors = [
+        [value for key, value in entry.items() if key in ELEMENTWISE and isinstance(value, TensorNode)]
+        for entry in entries
+        if isinstance(entry, Mapping)
+    ]
+    return Counter(found[0].shape for found in tensors if found) <= live
 
 
 def place_of(identity: Any) -> tuple[Any, ...]:

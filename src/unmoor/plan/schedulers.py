@@ -150,14 +150,14 @@ def _kinds(target: TargetObject, live: TargetSchedule, part: Part, catalog: Cata
     if name and name == target.class_name:
         pass
     elif known and live.family and known != live.family:
-        yield "kind", _other(where, known, live.family, target), "a scheduler of the class that was saved"
+        yield "class", _other(where, known, live.family, target), "a scheduler of the class that was saved"
         return
     for place, mine, theirs in _pairs(live.state, part.node, where):
         one, other = guess_scheduler(mine.keys()), guess_scheduler(theirs.keys())
         if one is not None and one.name != (other.name if other else ""):
             shown = live.family if mine is live.state and live.family else one.name
             yield (
-                "kind",
+                "class",
                 _other(place, other.name if other else "", shown, target),
                 ("a scheduler of the class that was saved"),
             )

@@ -74,8 +74,9 @@ class Part:
     """A part of the tree that plays a role in a training run, judged by its structure.
 
     `role` is model, optimizer, scheduler, scaler, rng or extra. `kind` says more: state_dict; for rng torch-cpu,
-    numpy, python, or a type of device such as cuda; tensors where it may be values as well. `keys` is where it stands. `node` is the inert subtree. `detail` holds what its kind allows to
-    tell: for an optimizer family, groups, params, with_state, options; for a scheduler guess, last_epoch.
+    numpy, python, or a type of device such as cuda; tensors where it may be values as well. `keys` is where it stands.
+    `node` is the inert subtree. `detail` holds what its kind allows to tell: for an optimizer family, groups, params,
+    with_state, options; for a scheduler guess, last_epoch.
     """
 
     role: str

@@ -20,6 +20,7 @@ __all__ = [
     "counts_on_device",
     "guess_family",
     "keeps_state",
+    "switched_on",
 ]
 
 EXECUTION_FLAGS: Final = ("fused", "foreach", "capturable", "differentiable", "maximize")
@@ -97,6 +98,18 @@ def counts_on_device(family: str, options: Mapping[str, Any]) -> bool:
     """Whether a group with these options keeps its counters beside its parameters; `family` is "" for other classes."""
     beside = FAMILIES[family].beside if family in FAMILIES else _SWITCHED
     return beside == _ALWAYS or any(options.get(switch) for switch in beside)
+
+
+_BY_SWITCH: Final = {
+    "Adam": {"amsgrad": "max_exp_avg_sq"},
+    "RMSprop": {"momentum": "momentum_buffer", "centered": "grad_avg"},
+}
+"""State that a class makes with the first of its state and only under an option, and cannot do without later."""
+
+
+def switched_on(family: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """The option that is on -> the state that steps need by it."""
+    return {option: key for option, key in _BY_SWITCH.get(family, {}).items() if options.get(option)}
 
 
 def keeps_state(family: str, options: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ _KINDS: Final = {"loss": "model", "ema": "model"}
 
 def with_neighbours(error: KindError, path: str) -> KindError:
     """The same error, with what the other checkpoints of the folder hold and which of them was probably meant."""
-    if Path(path).is_dir():
+    if Path(path).is_dir() or not error.wanted:
         return error
     beside = list(_neighbours(Path(path)))
     wanted = _KINDS.get(error.wanted, error.wanted)
@@ -31,8 +31,10 @@ def with_neighbours(error: KindError, path: str) -> KindError:
     listed = ", ".join(f"{name} ({', '.join(roles)})" for name, roles in beside)
     rows = [f"nearby     {listed}"]
     fitting = [name for name, roles in beside if wanted in roles]
-    meant = min(fitting, key=lambda name: wanted[:3] not in name.lower(), default="")
-    if wanted and not meant:
+    told = [name for name in fitting if wanted[:3] in name.lower()]
+    told += [name for name, roles in beside if roles == (wanted,) and name not in told]
+    meant = next(iter(told or fitting), "") if told or len(fitting) == 1 else ""
+    if not fitting:
         rows.append(f"           no {wanted} state is among them")
     hint = f" Its {wanted} is probably {meant}." if meant else ""
     made = KindError(error.headline, details=(*error.details, *rows), remedy=error.remedy + hint, path=path)
