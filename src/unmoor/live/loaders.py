@@ -114,7 +114,7 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         saved, self._pending = self._pending, None
-        if saved is not None and saved.batches:
+        if saved is not None and saved.start.host:
             return self._resumed(saved)
         start = self._capture()
         inner = iter(self._twin)
