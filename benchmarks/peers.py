@@ -7,34 +7,22 @@ environment that the tests of other programs' files use (`tests/dialects/environ
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from tests.dialects import environment
-from tests.matrix.carriers import Carrier, PlainTorch, Unmoor
+from tests.matrix.carriers import Carrier, PlainTorch, Unmoor, set_streams, streams
 from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
 __all__ = ["PEERS", "Accelerate", "DcpStateDict", "Fabric", "LenientTorch"]
-
-
-def _streams() -> dict[str, Any]:
-    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
-
-
-def _set_streams(saved: Mapping[str, Any]) -> None:
-    torch.set_rng_state(saved["torch"].cpu())
-    random.setstate(saved["python"])
-    np.random.set_state(saved["numpy"])
 
 
 class LenientTorch(PlainTorch):
@@ -69,10 +57,10 @@ class DcpStateDict:
 
     def save(self, path: Path, **objects: Any) -> None:
         with _ordinary_errors():
-            dcp.save({**self._states(objects), "rng": _streams()}, checkpoint_id=path, no_dist=True)
+            dcp.save({**self._states(objects), "rng": streams()}, checkpoint_id=path, no_dist=True)
 
     def restore(self, path: Path, **objects: Any) -> None:
-        states = {**self._states(objects), "rng": _streams()}
+        states = {**self._states(objects), "rng": streams()}
         planner = DefaultLoadPlanner(allow_partial_load=self.lenient)
         with _ordinary_errors():
             dcp.load(states, checkpoint_id=path, planner=planner, no_dist=True)
@@ -83,7 +71,7 @@ class DcpStateDict:
                 dcp_state.set_optimizer_state_dict(objects["model"], item, states[role], options=self._options())
             else:
                 item.load_state_dict(states[role])
-        _set_streams(states["rng"])
+        set_streams(states["rng"])
 
     def _options(self) -> dcp_state.StateDictOptions:
         return dcp_state.StateDictOptions(flatten_optimizer_state_dict=True, strict=not self.lenient)
@@ -116,9 +104,11 @@ class Accelerate:
 
     def save(self, path: Path, **objects: Any) -> None:
         self._prepared(objects).save_state(str(path))
+        torch.save(streams(), path / "streams.pt")
 
     def restore(self, path: Path, **objects: Any) -> None:
         self._prepared(objects).load_state(str(path))
+        set_streams(torch.load(path / "streams.pt", weights_only=False))
 
     def _prepared(self, objects: Mapping[str, Any]) -> Any:
         _reach()
@@ -146,11 +136,11 @@ class Fabric:
     lenient = False
 
     def save(self, path: Path, **objects: Any) -> None:
-        self._fabric().save(str(path), {**objects, "rng": _streams()})
+        self._fabric().save(str(path), {**objects, "rng": streams()})
 
     def restore(self, path: Path, **objects: Any) -> None:
         left = self._fabric().load(str(path), dict(objects), strict=not self.lenient, weights_only=False)
-        _set_streams(left["rng"])
+        set_streams(left["rng"])
 
     def _fabric(self) -> Any:
         _reach()

@@ -7,6 +7,7 @@ streams along, as its users do.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from torch import nn
 
 import unmoor
 
-__all__ = ["CARRIERS", "Carrier", "PlainTorch", "Unmoor"]
+__all__ = ["CARRIERS", "Carrier", "PlainTorch", "Unmoor", "set_streams", "streams"]
 
 
 class Carrier(Protocol):
@@ -43,6 +44,23 @@ class Unmoor:
         unmoor.restore(path, **objects)
 
 
+def streams() -> dict[str, Any]:
+    """The states of all random streams of the process."""
+    found = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
+    if torch.accelerator.is_available():
+        found["devices"] = torch.get_device_module().get_rng_state_all()
+    return found
+
+
+def set_streams(saved: Mapping[str, Any]) -> None:
+    """Put the streams into states that may have been loaded onto a device."""
+    torch.set_rng_state(saved["torch"].cpu())
+    if "devices" in saved:
+        torch.get_device_module().set_rng_state_all([state.cpu() for state in saved["devices"]])
+    random.setstate(saved["python"])
+    np.random.set_state(saved["numpy"])
+
+
 class PlainTorch:
     """torch.save of state dicts, torch.load with map_location, load_state_dict: the recipe of the tutorials.
 
@@ -56,10 +74,7 @@ class PlainTorch:
 
     def save(self, path: Path, **objects: Any) -> None:
         states = {role: item.state_dict() for role, item in objects.items()}
-        streams = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
-        if torch.accelerator.is_available():
-            streams["devices"] = torch.get_device_module().get_rng_state_all()
-        torch.save({**states, "rng": streams}, path)
+        torch.save({**states, "rng": streams()}, path)
 
     def restore(self, path: Path, **objects: Any) -> None:
         model: nn.Module = objects["model"]
@@ -67,11 +82,7 @@ class PlainTorch:
         found = torch.load(path, map_location=place, weights_only=False)
         for role, item in objects.items():
             item.load_state_dict(found[role])
-        torch.set_rng_state(found["rng"]["torch"].cpu())
-        if "devices" in found["rng"]:
-            torch.get_device_module().set_rng_state_all([state.cpu() for state in found["rng"]["devices"]])
-        random.setstate(found["rng"]["python"])
-        np.random.set_state(found["rng"]["numpy"])
+        set_streams(found["rng"])
 
 
 CARRIERS: dict[str, Carrier] = {

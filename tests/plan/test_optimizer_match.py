@@ -148,7 +148,7 @@ def test_a_shape_that_contradicts_the_only_order_is_told_with_both_sides() -> No
     ("groups", "text"),
     [
         ([[SQUARE] * 3], "saved 1 group of 3 parameters, live 1 group of 2"),
-        ([[SQUARE], [SQUARE]], "saved 2 groups of 1 and 1 parameters, live 1 group of 2"),
+        ([[SQUARE], [SQUARE]], "saved 2 groups of 1 parameter each, live 1 group of 2"),
     ],
 )
 def test_another_number_of_parameters_is_refused(groups: list[list[Shape]], text: str) -> None:

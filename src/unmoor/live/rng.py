@@ -227,6 +227,9 @@ def generator_setter(generator: Any, saved: Any) -> Setter:
 
 
 def _bit_setter(bits: Any, state: dict[str, Any]) -> Setter:
+    saved, live = state.get("bit_generator"), bits.state.get("bit_generator")
+    if saved != live:
+        raise ValueError(f"the state of a {saved} was saved under this name, a {live} was given")
     value = _unplain(state, bits.state)
     type(bits)(0).state = value
 

@@ -12,36 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor.values.catalog import Catalog, Part
-from unmoor.values.finding import Finding
-from unmoor.values.target import TargetModule, TargetObject, TargetOptimizer
+from unmoor.values.nodes import NumpyArray
+from unmoor.values.target import TargetModule, TargetOptimizer
 from unmoor.values.text import count, key_text, listing
 
 from .policy import Fault
+from .role_words import WORDS, AnyTarget, key_of, named_for, stem
 
-__all__ = ["Choice", "array_nodes", "choose", "find_at", "key_of", "misplaced", "subtree"]
-
-_WORDS: Final[dict[str, tuple[str, ...]]] = {
-    "model": (
-        "model",
-        "state_dict",
-        "model_state_dict",
-        "model_state",
-        "net",
-        "network",
-        "module",
-        "weights",
-        "params",
-    ),
-    "ema": ("ema", "average", "avg", "shadow", "teacher", "swa", "ema_state_dict", "model_ema"),
-    "loss": ("loss", "criterion", "loss_fn"),
-    "optimizer": ("optimizer", "opt", "optim", "optimizer_state_dict", "optimizer_state"),
-    "metrics": ("metrics", "metric", "evaluator", "metric_tracker"),
-    "scheduler": ("scheduler", "lr_scheduler", "sched"),
-    "scaler": ("scaler", "grad_scaler", "amp"),
-}
-_AVERAGES: Final = ("ema", "avg", "average", "swa", "shadow", "teacher")
-
-AnyTarget = TargetModule | TargetOptimizer | TargetObject
+__all__ = ["Choice", "array_nodes", "choose", "find_at", "subtree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +29,6 @@ class Choice:
     part: Part | None
     reason: str = ""
     fault: Fault | None = None
-
-
-def key_of(label: str) -> tuple[str, str]:
-    """Role and key of a label: `optimizer[gen]` -> ("optimizer", "gen")."""
-    role, _, rest = label.partition("[")
-    return role, rest.removesuffix("]")
 
 
 def subtree(tree: Any, keys: Sequence[Any]) -> Any:
@@ -134,7 +106,7 @@ def choose(
     if len(parts) == 1:
         return Choice(parts[0])
     fitting = [part for part in parts if fits(part)] or parts
-    named = [part for part in fitting if _named_for(part, target)] or fitting
+    named = [part for part in fitting if named_for(part, target)] or fitting
     if len(named) == 1:
         return Choice(named[0])
     return Choice(None, fault=_ambiguous(named, target))
@@ -149,7 +121,7 @@ def _candidates(catalog: Catalog, target: AnyTarget, wanted: str, *, alone: bool
     parts = [part for part in offered if part.role == wanted] if wanted else []
     if wanted != "model" or target.role == "model":
         return parts
-    return [part for part in parts if _named_for(part, target) or (alone and not part.keys)]
+    return [part for part in parts if named_for(part, target) or (alone and not part.keys)]
 
 
 def _is_withheld(part: Part) -> bool:
@@ -219,64 +191,6 @@ def _under_key(parts: Sequence[Part], target: AnyTarget, rivals: Sequence[AnyTar
     return [parts[by_number[int(key)]]] if numbered else []
 
 
-_TOLD_APART: Final = ("optimizer", "scheduler", "scaler")
-
-
-def misplaced(part: Part, target: AnyTarget, at: Mapping[str, Any]) -> list[Finding]:
-    """What there is to tell of a part that stands under the key of another role, and not because the caller said so."""
-    words = {str(key).lower() for key in part.keys}
-    mine = words & {target.role, *_WORDS.get(target.role, ())}
-    if target.role not in (*_TOLD_APART, "model") or mine or {target.label, target.role} & at.keys():
-        return []
-    other = next((role for role in _TOLD_APART if words & {role, *_WORDS[role]}), "")
-    message = f"its state stands under the key {part.path!r} in the file, the {other}'s; told by its content"
-    remedy = "the program that saved it swapped the two"
-    return [Finding("roles-swapped", "warning", target.label, message, remedy)] if other else []
-
-
-def _named_for(part: Part, target: AnyTarget) -> bool:
-    role, key = key_of(target.label)
-    words = _words(part)
-    if key:
-        told = {_bare_name(key), key.lower()}
-        names = [name for word in map(str, part.keys) for name in (_bare_name(word), *re.split(r"\W|_", word.lower()))]
-        return not told.isdisjoint([*words, *names])
-    averaged = any(mark in word for word in words for mark in _AVERAGES)
-    if role == "ema" and averaged:
-        return True
-    if role == "model":
-        return (
-            not averaged
-            and not any("best" in word for word in words)
-            and (not words or any(word in _WORDS["model"] for word in words))
-        )
-    known = _WORDS.get(role, (role,))
-    return any(word in known or role in word for word in words)
-
-
-_ROLE_WORDS: Final = frozenset(
-    {"net", "network", "model", "module", "optimizer", "optim", "opt", "scheduler", "sched", "state", "dict", "weights"}
-)
-
-
-def _bare_name(word: str) -> str:
-    """A name without the words of its role, in small letters: G_A of netG_A, optimizerG_A and optim_g_a is g_a."""
-    pieces = [piece.lower() for piece in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", word)]
-    return "_".join(piece for piece in pieces if piece not in _ROLE_WORDS)
-
-
-def _words(part: Part) -> list[str]:
-    """The keys that lead to a part. A file of a folder counts by its name without the ending, and only at its root."""
-    words = [str(k).lower() for k in part.keys]
-    if "file" not in part.detail:
-        return words
-    return words[1:] or [_stem(words[0])]
-
-
-def _stem(file: str) -> str:
-    return file.partition(".")[0]
-
-
 def _nothing(catalog: Catalog, target: AnyTarget, wanted: str) -> Choice:
     """No part of the right kind: a role that stands under its own key, a wrong kind under that key, or nothing."""
     role, key = key_of(target.label)
@@ -302,12 +216,14 @@ def _absent(catalog: Catalog, target: AnyTarget, wanted: str) -> str:
     if wanted == "model" and models:
         takes = f"at={{{target.label!r}: {models[0]!r}}} takes the one there"
         return f"the {_container(catalog)} names no model for {target.label}; it holds {listing(models)}: {takes}"
+    if wanted == "model" and (arrays := _arrays(catalog.tree)):
+        return f"the file holds {arrays}, and no model state dict"
     role, _ = key_of(target.label)
     return f"the {_container(catalog)} holds no {_noun(wanted or role)}{_custom(catalog, target)}"
 
 
 def _under_role_key(catalog: Catalog, role: str, key: str) -> tuple[Any, ...] | None:
-    words = dict.fromkeys((role, *_WORDS.get(role, ())))
+    words = dict.fromkeys((role, *WORDS.get(role, ())))
     for root, names in _roots(catalog):
         found = next((names[word] for word in words if word in names), None)
         if found is not None:
@@ -324,7 +240,7 @@ def _roots(catalog: Catalog) -> Iterator[tuple[tuple[Any, ...], Mapping[Any, Any
     if catalog.format != "folder":
         yield (), {key: key for key in tree}
         return
-    yield (), {_stem(str(key)): key for key in tree}
+    yield (), {stem(str(key)): key for key in tree}
     for file, inner in tree.items():
         if isinstance(inner, Mapping):
             yield (file,), {key: key for key in inner}
@@ -364,7 +280,17 @@ def describe_part(part: Part) -> str:
         return f"a random number state ({part.kind})"
     if part.role == "extra" and part.node is None:
         return "None"
+    if arrays := _arrays(part.node):
+        return arrays
     return {"scaler": "a GradScaler state"}.get(part.role, f"plain values ({part.kind})")
+
+
+def _arrays(node: Any) -> str:
+    """What to say of a dict of numpy arrays, which have no place in the file to stream from; "" for anything else."""
+    if not isinstance(node, Mapping) or not node or not all(isinstance(item, NumpyArray) for item in node.values()):
+        return ""
+    named = f"{count(len(node), 'numpy array')} such as {next(iter(node))}"
+    return f"{named} (torch.from_numpy of each in unmoor.load(path) gives tensors)"
 
 
 def _examples(part: Part) -> str:

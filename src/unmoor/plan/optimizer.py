@@ -83,6 +83,7 @@ def plan_optimizer(
         return OptimizerPlan(faults=list(match.faults))
     lacking = [*_lacking(target, saved, match), *_switched_on_since(target, saved, match, policy)]
     plan = OptimizerPlan(faults=lacking, findings=list(match.findings))
+    _take_strays(target, saved, policy, plan)
     state = _plan_state(target, part, saved, match, policy, own_model.dtypes, plan)
     moved = [copy for copy in plan.copies if copy.slot.id.rpartition("/")[2] not in COUNTERS]
     plan.faults += rounding_faults(target.label, moved, policy, what="state ")
@@ -157,6 +158,18 @@ def _code_faults(target: TargetOptimizer, part: Part) -> list[Fault]:
     text = f"the saved state holds objects of {listing(needed, 6)}, which only their own code can build"
     remedy = f"{target.label}=None starts it fresh; unmoor.load(path, trust=[...]) builds them"
     return [Fault("mismatch", target.label, text, remedy)] if needed else []
+
+
+def _take_strays(target: TargetOptimizer, saved: SavedOptimizer, policy: Policy, plan: OptimizerPlan) -> None:
+    """State that cannot find its parameter, because no group of the file lists its id."""
+    if not saved.strays:
+        return
+    ids, listed = (listing([repr(key) for key in keys]) for keys in (saved.strays, saved.flat))
+    if policy.unexpected == "ignore":
+        plan.unexpected.append(Change(target.label, ids, "the saved state of no parameter", "dropped"))
+        return
+    text = f"the saved state of {ids} is of no parameter: the groups list {listed}"
+    plan.faults.append(Fault("mismatch", target.label, text, 'unexpected="ignore" drops it'))
 
 
 def _lacking(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMatch) -> list[Fault]:

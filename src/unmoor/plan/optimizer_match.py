@@ -29,7 +29,8 @@ _ONE_STATE: Final = "LBFGS"
 
 _BY_FILE: Final = "matched by the order of the file's own model"
 _REORDERED: Final = (
-    "the parameters were reordered or the model changed: pass rename={...}, or optimizer=None to start it fresh"
+    'the parameters were reordered or the model changed: pass rename={...}, mismatched="fresh" to start those without '
+    "state, or optimizer=None to start it fresh"
 )
 
 
@@ -191,15 +192,18 @@ def _landed_twice(label: str, landing: Landing) -> tuple[Fault, ...]:
 
 def _size_fault(target: TargetOptimizer, theirs: Sequence[int]) -> Fault:
     ours = [len(group.params) for group in target.groups]
-    text = f"saved {count(len(theirs), 'group')} of {_plain(theirs)} parameters, live {count(len(ours), 'group')} of "
-    text += f"{_plain(ours)}; the file holds no names, and order and shapes do not tell which is which"
+    text = f"saved {_plain(theirs)}, live {_plain(ours)}; the file holds no names, and order and shapes do not tell "
+    text += "which is which"
     named = all(param.name for _, param in target.params())
     remedy = "build it over the same parameters" + ("" if named else " and pass its model")
     return Fault("mismatch", target.label, text, f"{remedy}, or {target.label}=None to start it fresh")
 
 
 def _plain(sizes: Sequence[int]) -> str:
-    return " and ".join(map(str, sizes))
+    groups = count(len(sizes), "group")
+    if len(sizes) > 1 and len(set(sizes)) == 1:
+        return f"{groups} of {count(sizes[0], 'parameter')} each"
+    return f"{groups} of {listing(list(map(str, sizes)), 8)} parameters"
 
 
 def _file_reading(
@@ -223,7 +227,13 @@ def _file_reading(
 
 
 def _told(saved: SavedOptimizer, file: FileModel) -> list[list[str]] | None:
-    """The names in each saved group by the order of the file's own model, where shapes leave one way to deal them."""
+    """The names in each saved group by the order of the file's own model, where shapes leave one way to deal them.
+
+    Groups of one parameter each are as many as their parameters and go through them in that order.
+    """
+    if len(saved.ids) > 1 and all(len(ids) == 1 for ids in saved.ids):
+        line = told_by_order([[saved.shape(i) for i in saved.flat]], file.params)
+        return [[name] for name in line[0]] if line is not None else None
     return told_by_order([[saved.shape(i) for i in ids] for ids in saved.ids], file.params)
 
 

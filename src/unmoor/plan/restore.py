@@ -18,7 +18,7 @@ from unmoor.values.roles import ROLES
 from unmoor.values.target import Target, TargetModule, TargetObject, TargetOptimizer, TargetSchedule
 from unmoor.values.text import columns, listing
 
-from .choose import AnyTarget, array_nodes, choose, key_of, misplaced
+from .choose import array_nodes, choose
 from .extras import plan_extras, unasked
 from .file_model import Planned, file_model, known_names, renamed_names, several_models
 from .modules import module_fit, plan_module
@@ -27,6 +27,7 @@ from .optimizer import OptimizerPlan, plan_optimizer
 from .optimizer_own import whole_part
 from .pickled_state import with_states
 from .policy import Fault, Policy
+from .role_words import AnyTarget, key_of, misplaced
 from .saved_optimizer import optimizer_fit
 from .schedulers import plan_schedule
 from .selection import Selection, select

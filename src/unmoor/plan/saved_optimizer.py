@@ -38,7 +38,8 @@ class SavedOptimizer:
     """The groups, the parameter ids of each group, the parameters' names if the file has them, the state by id.
 
     `frozen` are groups of parameters that were frozen when the file was written and whose state was kept aside, by
-    name; their ids in `state` are `("frozen", name)`. `unassigned` is state under keys that are no parameter's.
+    name; their ids in `state` are `("frozen", name)`. `unassigned` is state under keys that are no parameter's, and
+    `strays` are ids such as parameters have that no group lists.
     """
 
     groups: tuple[Mapping[str, Any], ...]
@@ -47,6 +48,7 @@ class SavedOptimizer:
     state: Mapping[Any, Mapping[str, Any]]
     frozen: tuple[Mapping[str, Any], ...] = ()
     unassigned: Mapping[Any, Any] = field(default_factory=dict)
+    strays: tuple[Any, ...] = ()
 
     @property
     def flat(self) -> list[Any]:
@@ -92,16 +94,22 @@ def take_apart(part: Part, recorded: Sequence[str] | None) -> SavedOptimizer:
     """`recorded` are the names in the file's manifest, None where it has none."""
     node = part.node
     groups = tuple(node["param_groups"])
-    state = {key: value for key, value in node["state"].items() if isinstance(value, Mapping)}
+    ids = tuple(tuple(group["params"]) for group in groups)
+    held = {identity for group in ids for identity in group}
+    spelled = {str(identity): identity for identity in held}
+    entries = {key if key in held else spelled.get(key, key): value for key, value in node["state"].items()}
+    kinds = {type(identity) for identity in held}
+    unassigned = {
+        key: value
+        for key, value in entries.items()
+        if key not in held and not (isinstance(value, Mapping) and type(key) in kinds)
+    }
+    state = {key: value for key, value in entries.items() if isinstance(value, Mapping) and key in held}
+    strays = tuple(key for key, value in entries.items() if key not in held and key not in unassigned and value)
     names = _names(node, recorded)
     frozen = _frozen(node, names)
     state |= {(FROZEN, name): node[FROZEN]["state"].get(name, {}) for group in frozen for name in group["params"]}
-    ids = tuple(tuple(group["params"]) for group in groups)
-    held = {identity for group in ids for identity in group}
-    unassigned = {
-        key: value for key, value in node["state"].items() if key not in held and not isinstance(value, Mapping)
-    }
-    return SavedOptimizer(groups, ids, names, state, frozen, unassigned)
+    return SavedOptimizer(groups, ids, names, state, frozen, unassigned, strays)
 
 
 def _names(node: Mapping[str, Any], recorded: Sequence[str] | None) -> tuple[str, ...] | None:

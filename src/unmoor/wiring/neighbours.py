@@ -32,7 +32,6 @@ def with_neighbours(error: KindError, path: str) -> KindError:
     rows = [f"nearby     {listed}"]
     fitting = [name for name, roles in beside if wanted in roles]
     told = [name for name in fitting if wanted[:3] in name.lower()]
-    told += [name for name, roles in beside if roles == (wanted,) and name not in told]
     meant = next(iter(told or fitting), "") if told or len(fitting) == 1 else ""
     if not fitting:
         rows.append(f"           no {wanted} state is among them")
