@@ -14,8 +14,6 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -39,8 +37,9 @@ from torch.utils.data import (
 
 import unmoor
 
-from .carriers import CARRIERS, Carrier
-from .report import Outcome, failures, reasons, table
+from . import command
+from .carriers import Carrier
+from .report import Outcome
 
 __all__ = ["CUTS", "LOADERS", "Case", "cases", "judge"]
 
@@ -259,19 +258,5 @@ def judge(case: Case, carrier: Carrier, folder: Path) -> Outcome:
     return Outcome(case.loader, column, "differs", str(case), "random draws" if batches else "batches")
 
 
-def main(arguments: list[str]) -> int:
-    """Print the table of one carrier."""
-    wanted = arguments[0] if arguments else "unmoor"
-    carrier = next(c for name, c in CARRIERS.items() if name.startswith(wanted))
-    warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = [judge(case, carrier, Path(folder)) for case in cases()]
-    print(table(outcomes, head=carrier.name))
-    for verdict in ("differs", "refused"):
-        if text := reasons(outcomes, verdict):
-            print(f"\n{verdict}:\n{text}")
-    return 1 if failures(outcomes) else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command.run(sys.argv[1:], cases(), judge))

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import tempfile
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +25,9 @@ from torch.optim import Optimizer, lr_scheduler, swa_utils
 
 from tests.runs.training import equal, on_cpu
 
-from .carriers import CARRIERS, Carrier
-from .report import Outcome, failures, reasons, table
+from . import command
+from .carriers import Carrier
+from .report import Outcome
 
 __all__ = ["OPTIMIZERS", "SCHEDULERS", "WAYS", "Case", "Run", "cases", "classes", "judge"]
 
@@ -229,19 +228,5 @@ def _restored(case: Case, carrier: Carrier, path: Path) -> Run:
     return other
 
 
-def main(arguments: list[str]) -> int:
-    """Print the table of one carrier."""
-    wanted = arguments[0] if arguments else "unmoor"
-    carrier = next(c for name, c in CARRIERS.items() if name.startswith(wanted))
-    warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = [judge(case, carrier, Path(folder)) for case in cases()]
-    print(table(outcomes, head=carrier.name))
-    for verdict in ("differs", "refused"):
-        if text := reasons(outcomes, verdict):
-            print(f"\n{verdict}:\n{text}")
-    return 1 if failures(outcomes) else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command.run(sys.argv[1:], cases(), judge))
