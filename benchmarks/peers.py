@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
-__all__ = ["PEERS", "Accelerate", "DcpStateDict", "Fabric", "LenientTorch"]
+__all__ = ["PEERS", "Accelerate", "DcpStateDict", "Fabric", "LenientTorch", "Whole"]
 
 
 class LenientTorch(PlainTorch):
@@ -70,7 +71,7 @@ class DcpStateDict:
             elif role == "optimizer":
                 dcp_state.set_optimizer_state_dict(objects["model"], item, states[role], options=self._options())
             else:
-                item.load_state_dict(states[role])
+                item.load_state_dict(states[role].state)
         set_streams(states["rng"])
 
     def _options(self) -> dcp_state.StateDictOptions:
@@ -84,8 +85,15 @@ class DcpStateDict:
             elif role == "optimizer":
                 states[role] = dcp_state.get_optimizer_state_dict(objects["model"], item, options=self._options())
             else:
-                states[role] = item.state_dict()
+                states[role] = Whole(item.state_dict())
         return states
+
+
+@dataclass
+class Whole:
+    """A state that DCP keeps as one object: of a dict it fills only the keys that the live state has already."""
+
+    state: Any
 
 
 @contextmanager
