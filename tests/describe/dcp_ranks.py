@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kept import kept
 
 FOLDERS = {
     "two": "FSDP2 over ranks 0 and 1",
@@ -34,22 +35,17 @@ def written(factory: pytest.TempPathFactory) -> Path:
     """The folder with all of `FOLDERS`, shared by all workers; of two that make it at once one wins."""
     base = factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = base / "dcp-ranks"
-    if not folder.is_dir():
-        with tempfile.TemporaryDirectory(dir=base) as scratch:
-            made = Path(scratch, "made")
-            made.mkdir()
-            code = [sys.executable, "-m", "tests.describe.dcp_ranks", str(made)]
-            root = Path(__file__).parents[2]
-            done = subprocess.run(code, cwd=root, capture_output=True, text=True, timeout=300)
-            if done.returncode:
-                raise RuntimeError(f"the ranks failed:\n{done.stderr[-4000:]}")
-            try:
-                made.rename(folder)
-            except OSError:
-                if not folder.is_dir():
-                    raise
-    return folder
+    return kept(base / "dcp-ranks", _run_the_ranks)
+
+
+def _run_the_ranks(scratch: Path) -> Path:
+    made = scratch / "made"
+    made.mkdir()
+    code = [sys.executable, "-m", "tests.describe.dcp_ranks", str(made)]
+    done = subprocess.run(code, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise RuntimeError(f"the ranks failed:\n{done.stderr[-4000:]}")
+    return made
 
 
 def rank_main(rank: int, folder: str) -> None:

@@ -13,10 +13,11 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
+
+from tests.kept import kept
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "environments"
@@ -59,20 +60,9 @@ def python() -> Path:
 
 def built() -> Path:
     """The interpreter of the environment. Raises Unavailable where pip cannot build it."""
-    folder = CACHE / key()
-    if not folder.is_dir():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        # Made in a scratch folder and renamed whole: a run that is killed leaves no half environment, and of two
-        # processes that build at once the second finds the first one's. Its scripts then name the scratch folder,
-        # so nothing here calls a script: all programs start with `python -m`.
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            made = _build(Path(scratch) / "environment")
-            try:
-                made.rename(folder)
-            except OSError:
-                if not folder.is_dir():
-                    raise
-    return _interpreter(folder)
+    # Scripts of a virtual environment name the folder in which it was made, a scratch one here: nothing calls a script,
+    # all programs start with `python -m`.
+    return _interpreter(kept(CACHE / key(), lambda scratch: _build(scratch / "environment")))
 
 
 def key() -> str:

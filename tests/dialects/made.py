@@ -9,9 +9,10 @@ anew.
 
 import hashlib
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.kept import kept
 
 from . import environment
 
@@ -69,19 +70,14 @@ def made(program: str, variant: str) -> Path:
     """The folder of one checkpoint and of what it must become."""
     if (program, variant) in _failed:
         raise _failed[program, variant]
-    folder = CACHE / f"{program}-{key(program)}" / variant
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            made_at = Path(scratch) / variant
-            made_at.mkdir()
-            _write(program, variant, made_at)
-            try:
-                made_at.rename(folder)
-            except OSError:
-                if not folder.is_dir():
-                    raise
-    return folder
+
+    def make(scratch: Path) -> Path:
+        folder = scratch / variant
+        folder.mkdir()
+        _write(program, variant, folder)
+        return folder
+
+    return kept(CACHE / f"{program}-{key(program)}" / variant, make)
 
 
 def key(program: str) -> str:

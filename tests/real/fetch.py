@@ -7,11 +7,12 @@ skipped, with pip's own words; where the environment says CI=true it fails inste
 import os
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.kept import kept
 
 CACHE = Path(__file__).parents[2] / ".cache" / "wheels"
 
@@ -42,19 +43,8 @@ def package(name: str) -> Path:
 
 def unzipped(name: str) -> Path:
     """The folder of an unzipped wheel. Raises Unreachable where pip cannot download it."""
-    folder = CACHE / f"{name}-{PACKAGES[name]}"
-    if not folder.is_dir():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        # Made in a scratch folder and renamed whole: a run that is killed leaves no half wheel, and of two
-        # processes that fetch at once the second finds the first one's.
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            made = _download(f"{name}=={PACKAGES[name]}", Path(scratch))
-            try:
-                made.rename(folder)
-            except OSError:
-                if not folder.is_dir():
-                    raise
-    return folder
+    requirement = f"{name}=={PACKAGES[name]}"
+    return kept(CACHE / f"{name}-{PACKAGES[name]}", lambda scratch: _download(requirement, scratch))
 
 
 def _download(requirement: str, scratch: Path) -> Path:
