@@ -25,7 +25,6 @@ check: $(READY)
 # Every optimizer, the whole product; `make test` takes the part of it that tests/matrix/cover.py describes.
 matrix: $(READY)
 	$(BIN)/python -m tests.matrix.optimizers
-	UNMOOR_MATRIX=full $(BIN)/python -m pytest tests/matrix/test_third_party.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.restore

@@ -14,7 +14,7 @@ from tests.cases.files import nothing_changes, refused, tiny, train
 
 from .carriers import Unmoor
 from .optimizer_others import PACKAGES, rows, shapes_of
-from .optimizers import COLUMNS, FULL, cells, judge, sample
+from .optimizers import COLUMNS, cells, judge
 from .report import failures, table
 
 HELPERS = {"ScalableShampoo": "pre_conditioner"}
@@ -42,8 +42,7 @@ def test_resumes_bit_for_bit(sim, tmp_path, package):
     with eager(package):
         for name, make in package_rows(package).items():
             if name not in HELPERS:
-                run = judge if FULL else sample
-                outcomes += run(Unmoor(), cells(name, make, [{}], shapes_of(package)), tmp_path)
+                outcomes += judge(Unmoor(), cells(name, make, [{}], shapes_of(package)), tmp_path)
     print(table(outcomes, head=package, columns=COLUMNS))
     assert not failures(outcomes)
     names = {o.row for o in outcomes if o.verdict == "equal" and o.column == "cpu > cpu"}
