@@ -1,3 +1,3 @@
 """Fixtures for all tests."""
 
-pytest_plugins = ["tests.accelerator.plugin"]
+pytest_plugins = ["tests.accelerator.plugin", "tests.skips"]

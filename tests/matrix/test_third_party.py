@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from contextlib import nullcontext
 
 import pytest
@@ -22,10 +20,7 @@ HELPERS = {"ScalableShampoo": "pre_conditioner"}
 
 
 def package_rows(name):
-    if importlib.util.find_spec(name) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{name} is not installed")
-        pytest.skip(f"{name} is not installed")
+    pytest.importorskip(name, reason=f"{name} is not installed")
     return rows(name)
 
 

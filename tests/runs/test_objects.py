@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,6 @@ from .training import equal, network, on_cpu, start, state
 
 
 def _torchmetrics() -> Any:
-    if os.environ.get("CI") == "true":
-        import torchmetrics
-
-        return torchmetrics
     return pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
 
 
