@@ -78,6 +78,8 @@ def plan_whole(target: TargetOptimizer, part: Part) -> Own:
 def plan_own(target: TargetOptimizer, part: Part, saved: SavedOptimizer) -> Own:
     """Keys beside torch's for a class that loads by itself, and state of no parameter, which torch copies as it is."""
     extras = {key: value for key, value in part.node.items() if key not in _TORCHS} if not target.direct else {}
+    if not (extras or saved.unassigned):
+        return Own()
     first = Template(target.label, target.label, part.keys, _slots(target, part.node, f"{target.label}/state/own"))
     keys = first(extras)
     place = f"{target.label}/state/none"
