@@ -19,7 +19,7 @@ LAYERS = {
     "values": {"errors", "values"},
     **{stage: {"errors", "filing", "values", stage} for stage in STAGES},
     "distributed": {"errors", "filing", "values", "describe", "plan", "execute", "live", "distributed"},
-    "wiring": {"errors", "filing", "values", "version", *STAGES, "wiring"},
+    "wiring": {"errors", "filing", "values", "version", *STAGES, "distributed", "wiring"},
     "api": {"errors", "filing", "values", *STAGES, "wiring"},
     "carried": {"live"},
     "demo": {"errors", "values", "api", "live", "report"},

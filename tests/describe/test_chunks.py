@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmoor.describe.chunks import TOO_TANGLED, Box, flat_boxes, tiling_fault
+from unmoor.describe.chunks import TOO_TANGLED, tiling_fault
+from unmoor.values.boxes import Box, flat_boxes
 
 PINWHEEL = [
     Box((0, 0), (1, 2)),

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
+from unmoor.values.boxes import Box
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.nodes import Chunk, Span, Storage, TensorNode
 from unmoor.values.strides import contiguous
 from unmoor.values.text import count, format_shape
 
-__all__ = ["TOO_TANGLED", "Box", "empty_tensor", "flat_boxes", "tiling_fault", "whole_tensor"]
+__all__ = ["TOO_TANGLED", "empty_tensor", "tiling_fault", "whole_tensor"]
 
 _PAIRS: Final = 2048
 """Boxes that no straight cut separates are compared each with each, up to this many."""
@@ -22,13 +23,6 @@ _WORK: Final = 128
 """How many times each box may be looked at, on average, before the layout counts as unreadable."""
 
 TOO_TANGLED: Final = "its chunks are too tangled to prove that they do not overlap"
-
-
-class Box(NamedTuple):
-    """The elements from index `start` on, `sizes` of them along each dimension."""
-
-    start: tuple[int, ...]
-    sizes: tuple[int, ...]
 
 
 def tiling_fault(shape: tuple[int, ...], boxes: Sequence[Box]) -> str:
@@ -89,28 +83,6 @@ def _pairs(boxes: list[Box]) -> str:
             if all(a < b + m and b < a + n for a, n, b, m in zip(*one, *other, strict=True)):
                 return f"its chunks at {other.start} and {one.start} overlap"
     return ""
-
-
-def flat_boxes(shape: tuple[int, ...], start: int, stop: int) -> list[Box]:
-    """Elements `start` to `stop` of a tensor of `shape`, counted in the order of its indices, as boxes in that order.
-
-    >>> flat_boxes((3, 4), 2, 9)
-    [Box(start=(0, 2), sizes=(1, 2)), Box(start=(1, 0), sizes=(1, 4)), Box(start=(2, 0), sizes=(1, 1))]
-    """
-    if start >= stop:
-        return []
-    if not shape:
-        return [Box((), ())]
-    row = prod(shape[1:])
-    first, last = start // row, (stop - 1) // row
-    if first == last:
-        inner = flat_boxes(shape[1:], start - first * row, stop - first * row)
-        return [Box((first, *box.start), (1, *box.sizes)) for box in inner]
-    head = flat_boxes(shape, start, (first + 1) * row) if start % row else []
-    tail = flat_boxes(shape, last * row, stop) if stop % row else []
-    low, high = first + bool(head), last + (not tail)
-    middle = [Box((low, *(0 for _ in shape[1:])), (high - low, *shape[1:]))] if low < high else []
-    return [*head, *middle, *tail]
 
 
 def whole_tensor(key: str, dtype: str, shape: tuple[int, ...], chunks: Sequence[Chunk], device: str) -> TensorNode:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from unmoor.errors import CorruptFile, HostileFile, UnsupportedFile
+from unmoor.values.boxes import Box
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.nodes import Opaque, TorchValue
 from unmoor.values.text import listing
 
-from .chunks import Box
 from .reading import Reading
 
 __all__ = ["Folder", "Place", "Stored", "own_names_left_out", "read_folder"]

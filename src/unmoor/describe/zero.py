@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile
+from unmoor.values.boxes import flat_boxes
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Chunk, Opaque, Storage, TensorNode
@@ -20,7 +21,7 @@ from unmoor.values.strides import contiguous
 from unmoor.values.text import count, listing
 
 from .assemble import Contents, assemble
-from .chunks import empty_tensor, flat_boxes, whole_tensor
+from .chunks import empty_tensor, whole_tensor
 from .outline import Outline
 from .pausing import collector_paused
 from .zero_files import Ranks, find_step, plain_state, read_ranks

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .boxes import Box
+
 __all__ = [
     "Slot",
     "Stream",
@@ -30,7 +32,9 @@ class Slot:
     overlap, in the order of `stride`. `make` tells that it does not exist yet: an optimizer state to allocate, a tensor
     of an object's state. `alias` is the id of the slot that shares its memory (tied weights), "" for none.
     `array` tells that it comes back as a numpy array, as which it was saved. `layout` names what is no strided tensor
-    (sparse_csr, nested, ...), into which no bytes can be streamed.
+    (sparse_csr, nested, ...), into which no bytes can be streamed. `boxes` are the parts that this process holds of a
+    tensor that is spread over ranks (`shape` is the whole tensor's, `stride` and `dense` are those of the whole laid
+    out without gaps); None where it holds all of it.
     """
 
     id: str
@@ -43,6 +47,7 @@ class Slot:
     alias: str = ""
     array: bool = False
     layout: str = "strided"
+    boxes: tuple[Box, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,79 @@
+"""Real worlds: torchrun starts N processes over gloo on this machine, with a hard time limit.
+
+A script is a module under `tests.worlds.ranks` (or any other) that calls `ranks.main(run)`: `run(rank, world, folder,
+*arguments)` is called in each process with the process group ready, and what it returns is kept (plain values and
+tensors). Errors that `run` raises are kept too, as class name and text, and do not fail the launch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["Failed", "launch"]
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What a rank raised: the name of the class, the names of its bases, and the text."""
+
+    kind: str
+    bases: tuple[str, ...]
+    text: str
+
+
+def launch(
+    script: str,
+    world: int,
+    *arguments: Any,
+    limit: float = LIMIT,
+    env: dict[str, str] | None = None,
+    whole: bool = True,
+) -> list[Any]:
+    """Run `script` in a world of `world` ranks; what each rank returned, by rank (a `Failed` where it raised).
+
+    All processes are killed after `limit` seconds, which is a TimeoutError with their output. With `whole` false a rank
+    that ended without a result (killed, say) is None, otherwise a RuntimeError with the output.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world)]
+        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--max-restarts", "0"]
+        command += ["-m", script, scratch, *map(str, arguments)]
+        settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **(env or {})}
+        settings.pop("LOCAL_RANK", None)
+        output = _run(command, settings, limit)
+        return [_result(Path(scratch), rank, output if whole else None) for rank in range(world)]
+
+
+def _run(command: list[str], env: dict[str, str], limit: float) -> str:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            raise TimeoutError(f"the world was still there after {limit:g} s:\n{output[-12000:]}") from None
+    return output
+
+
+def _result(folder: Path, rank: int, output: str | None) -> Any:
+    place = folder / f"result-{rank}.pt"
+    if not place.exists():
+        if output is None:
+            return None
+        raise RuntimeError(f"rank {rank} gave no result:\n{output[-12000:]}")
+    found = torch.load(place, weights_only=True)
+    return Failed(*found["failed"]) if found["failed"] else found["value"]
