@@ -25,7 +25,7 @@ LAYERS = {
     "demo": {"errors", "values", "api", "live", "report"},
     "cli": {"errors", "values", "report", "api", "demo", "version"},
     "__main__": {"cli"},
-    "__init__": {"errors", "values", "api", "carried", "version"},
+    "__init__": {"errors", "values", "api", "carried", "distributed", "version"},
 }
 TORCH_HOMES = {"live", "distributed"}
 TORCH_WIRING = {"saving.py"}

@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import describe, device_fallback, load, plan, restore, save, snapshot
+    from .api import convert, describe, device_fallback, load, plan, restore, save, snapshot
     from .carried import gradients, resumable
+    from .distributed.reader import CheckpointReader
     from .errors import (
         AmbiguousError,
         ArgumentConflict,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
         MachineError,
         MismatchError,
         NotACheckpoint,
+        RankError,
+        RanksDiffer,
         RestoreError,
         SaveError,
         TrustError,
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from .version import __version__
 
 _HOMES = {
-    "api": ("describe", "device_fallback", "load", "plan", "restore", "save", "snapshot"),
+    "api": ("convert", "describe", "device_fallback", "load", "plan", "restore", "save", "snapshot"),
     "errors": (
         "AmbiguousError",
         "ArgumentConflict",
@@ -55,6 +58,8 @@ _HOMES = {
         "MachineError",
         "MismatchError",
         "NotACheckpoint",
+        "RankError",
+        "RanksDiffer",
         "RestoreError",
         "SaveError",
         "TrustError",
@@ -62,6 +67,7 @@ _HOMES = {
         "UnsupportedFile",
         "UsageError",
     ),
+    "distributed.reader": ("CheckpointReader",),
     "carried": ("gradients", "resumable"),
     "values.catalog": ("Catalog", "Part", "TensorEntry"),
     "values.finding": ("Finding",),
@@ -76,6 +82,7 @@ __all__ = [
     "AmbiguousError",
     "ArgumentConflict",
     "Catalog",
+    "CheckpointReader",
     "CorruptFile",
     "DeviceError",
     "DeviceMismatch",
@@ -90,6 +97,8 @@ __all__ = [
     "Opaque",
     "Part",
     "Plan",
+    "RankError",
+    "RanksDiffer",
     "Receipt",
     "Report",
     "RestoreError",
@@ -100,6 +109,7 @@ __all__ = [
     "UnsupportedFile",
     "UsageError",
     "__version__",
+    "convert",
     "describe",
     "device_fallback",
     "gradients",

@@ -1,9 +1,11 @@
-"""The verbs. Wires the stages together and decides nothing: describe -> plan -> execute -> report."""
+"""The verbs. Wires the stages together and decides nothing: describe -> plan -> execute -> report.
+
+One file because it is the signature and the documentation of every verb, and little else.
+"""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
     from .values.catalog import Catalog
     from .values.plan import Plan
     from .values.report import Receipt, Report
+    from .wiring.pending import Pending
     from .wiring.restoring import Asked
 
 __all__ = [
     "BUFFER_BYTES",
+    "convert",
     "describe",
     "device_fallback",
     "load",
@@ -34,6 +38,9 @@ __all__ = [
 
 BUFFER_BYTES: Final = 32 << 20
 """How much memory a save or restore may use beside the live state, in bytes."""
+
+TIMEOUT: Final = 300.0
+"""How long ranks wait for each other, in seconds."""
 
 THREADS: Final = min(4, max(2, os.cpu_count() or 2))
 
@@ -81,11 +88,17 @@ def save(
     ema: Any = None,
     loader: Any = None,
     rng: bool | Mapping[str, Any] = True,
+    group: Any = "world",
+    timeout: float = TIMEOUT,
+    background: bool | str = False,
     buffer_bytes: int = BUFFER_BYTES,
     progress: Callable[[int], None] | None = None,
     **extra: Any,
-) -> Receipt:
-    """Write a checkpoint: one file, all of it or none of it, that plain torch.load opens with its safe default.
+) -> Receipt | Pending:
+    """Write a checkpoint, all of it or none of it; under torch.distributed all ranks call it together.
+
+    It is one file that plain torch.load opens with its safe default. Where ranks hold parts of tensors (FSDP, DTensor)
+    it is a folder of torch.distributed.checkpoint.
 
     path: where the file goes. An older file there is replaced only once the new one is complete and on the disk. A name
         that ends in .safetensors makes it such a file, which holds the tensors of one model or of a flat mapping.
@@ -94,21 +107,27 @@ def save(
         list of them. Objects under any other keyword are saved if they have state_dict, plain values as they are.
     rng: True saves every random number stream of the process; False none; a dict adds generators of your own
         (torch.Generator, numpy Generator, random.Random) by name.
+    group: the ranks that save together: "world" (all of them, or this process alone where torch.distributed is not
+        initialised), a ProcessGroup, or None for this process alone.
+    timeout: seconds that ranks wait for one that gives no sign of life.
+    background: True returns once the state is copied to the CPU; a thread writes it. The result is then no Receipt but a
+        handle: done(), wait() -> Receipt, print. The next save or restore waits for it first ("refuse": is an error
+        instead) and raises what it failed with. Wait before the process group is destroyed.
     buffer_bytes: memory to use beside the live state, in bytes.
-    progress: called with the number of bytes written since its last call.
+    progress: called with the number of bytes written since its last call, by the thread that writes.
 
     Gradients are no part of a checkpoint: after an optimizer's step they are of no use. To save in the middle of an
     accumulation, pass them too: gradients=unmoor.gradients(model).
 
     Raises UsageError, before anything is written, for values that could not be read back without running code;
-    SaveError if the disk fails, with the older file intact.
+    SaveError if the disk fails, with the older file intact; RankError and RanksDiffer where ranks do not come together,
+    and on every rank an error of the class that one of them met.
 
     >>> unmoor.save("run/step_1000.pt", model=model, optimizer=optimizer, step=1000)  # doctest: +SKIP
     """
-    _check_buffer(buffer_bytes)
     from .live.content import plain_tree
     from .live.snapshots import Snapshot
-    from .wiring.saving import write_content
+    from .wiring.saving_call import save_path
 
     roles = _given(
         model=model,
@@ -120,47 +139,69 @@ def save(
         ema=ema,
         loader=loader,
     )
-    if tree is not ... and (roles or extra):
-        raise UsageError(
-            f"save was given a tree and {', '.join([*roles, *extra])} by keyword",
-            remedy="Pass either a tree, as to torch.save, or the objects of the run by keyword.",
-        )
-    if isinstance(tree, Snapshot):
-        content = tree.content
-    else:
-        content = _content(roles, extra, rng=rng) if tree is ... else plain_tree(tree)
-    return write_content(path, content, buffer_bytes=buffer_bytes, threads=THREADS, progress=progress)
+
+    def collect() -> Content:
+        if tree is ...:
+            return _content(roles, extra, rng=rng)
+        if roles or extra:
+            raise UsageError(
+                f"save was given a tree and {', '.join([*roles, *extra])} by keyword",
+                remedy="Pass either a tree, as to torch.save, or the objects of the run by keyword.",
+            )
+        return tree.content if isinstance(tree, Snapshot) else plain_tree(tree)
+
+    return save_path(
+        path,
+        {**roles, **_objects(extra)},
+        collect,
+        group=group,
+        timeout=timeout,
+        background=background,
+        buffer_bytes=buffer_bytes,
+        threads=THREADS,
+        progress=progress,
+    )
 
 
-def snapshot(*, rng: bool | Mapping[str, Any] = True, **objects: Any) -> Snapshot:
-    """Copy a run to the CPU as it is now, to save it later: the best model so far, whatever training does after.
+def snapshot(
+    *, rng: bool | Mapping[str, Any] = True, group: Any = "world", timeout: float = TIMEOUT, **objects: Any
+) -> Snapshot:
+    """Copy a run to the CPU as it is now, to save it later; under torch.distributed all ranks call it together.
 
-    A state_dict() refers to the live tensors and changes with them; a snapshot does not. It holds what
-    `save(path, ...)` with the same keywords would write now, and `save(path, snapshot)` writes it. Device tags in that
-    file are "cpu".
+    A state_dict() refers to the live tensors and changes with them; a snapshot does not: the best model so far,
+    whatever training does after. It holds what `save(path, ...)` with the same keywords would write now, and
+    `save(path, snapshot)` writes it. Device tags in that file are "cpu". Each rank copies what it holds.
 
-    Takes the keywords of save, and raises UsageError for what save refuses.
+    Takes the keywords of save, and raises UsageError for what save refuses, RankError and RanksDiffer as save does.
 
     >>> best = unmoor.snapshot(model=model, optimizer=optimizer, epoch=7)  # doctest: +SKIP
     >>> unmoor.save("run/best.pt", best)  # doctest: +SKIP
     """
-    from .live.snapshots import take
+    from .wiring.saving_call import take_snapshot
 
     roles = {key: value for key, value in objects.items() if key in _ROLES and value is not None}
-    return take(_content(roles, {key: value for key, value in objects.items() if key not in _ROLES}, rng=rng))
+    extra = {key: value for key, value in objects.items() if key not in _ROLES}
+    return take_snapshot(
+        {**roles, **_objects(extra)}, lambda: _content(roles, extra, rng=rng), group=group, timeout=timeout
+    )
 
 
 def _content(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool | Mapping[str, Any]) -> Content:
     from .live.content import collect
 
-    objects = {key: value for key, value in extra.items() if callable(getattr(value, "state_dict", None))}
+    objects = _objects(extra)
     values = {key: value for key, value in extra.items() if key not in objects}
     generators = rng if isinstance(rng, Mapping) else {}
     return collect({**roles, **objects}, values, rng=rng is not False, generators=generators)
 
 
+def _objects(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What has a state of its own among the keywords that are no role."""
+    return {key: value for key, value in extra.items() if callable(getattr(value, "state_dict", None))}
+
+
 def plan(path: PathLike, **arguments: Any) -> Plan:
-    """Say what `restore` with the same arguments would do, and touch nothing.
+    """Say what `restore` with the same arguments would do on this rank, and touch nothing. Meets no other rank.
 
     Takes what restore takes. Raises what restore raises before it changes anything.
     """
@@ -193,16 +234,19 @@ def restore(
     hyperparameters: str = "saved",
     cast: str = "exact",
     order: str = "proved",
+    position: str = "exact",
     rename: Rename = None,
     only: str | Sequence[str] | None = None,
     skip: str | Sequence[str] | None = None,
     at: Mapping[str, Any] | None = None,
     verify: Verify = "stream",
+    group: Any = "world",
+    timeout: float = TIMEOUT,
     buffer_bytes: int = BUFFER_BYTES,
     progress: Callable[[int], None] | None = None,
     **objects: Any,
 ) -> Report:
-    """Put a saved run back into live objects, wherever they are now.
+    """Put a saved run back into live objects, wherever they are; under torch.distributed all ranks call it together.
 
     Tensor data streams from the file into the live tensors through one buffer; checksums are verified on the way. All
     that can be known beforehand is checked before anything changes. The report says what was restored, moved, renamed,
@@ -228,6 +272,9 @@ def restore(
         that had its parameter's dtype follows it to the live one; other state keeps the dtype it was saved in.
     order: "proved", "live" or "file": how optimizer state without names finds its parameters. Where nothing proves
         the order, the report holds a finding `order-not-proved`.
+    position: "exact" lets a loader go on at the sample of the saved epoch at which all ranks together stood, in a world
+        of any size, and is an error where that is not known; "epoch" begins that epoch again; "saved" hands each rank
+        the state that was saved for it, and new ranks that of rank 0.
     rename: saved names to live names, of models and of optimizers: a dict of prefixes or of patterns with *
         ({"*.attn.*": "*.attention.*"}), or a callable. Two names that become one are an error.
     only, skip: patterns with *, one or a list, over the live names: what is restored, and what is left alone, with its
@@ -237,8 +284,16 @@ def restore(
         by not passing them (rng=False).
     at: where in the file a role stands, if it cannot be told: {"model": "ema.model"}.
     verify: "stream" checks each checksum as the data arrives; "first" reads and checks all data before anything
-        changes; "none" checks nothing.
+        changes, of several ranks each its share; "none" checks nothing.
+    group: the ranks that restore together: "world" (all of them, or this process alone where torch.distributed is not
+        initialised), a ProcessGroup, or None for this process alone. No tensor passes between them: each reads what it
+        holds. They agree that all call restore with the same arguments and see one checkpoint.
+    timeout: seconds that ranks wait for one that gives no sign of life.
     buffer_bytes: memory to use beside the live state, in bytes. progress: called with bytes done since its last call.
+
+    An error on one rank stops all of them, before anything changed on any wherever it could be known by then: the
+    others raise an error of the same class that says on which ranks what failed. RankError names ranks that did not
+    come or were lost, RanksDiffer those that called something else.
 
     Raises ArgumentConflict (a TypeError) before a byte is read; FileError for a file at fault; KindError,
     MismatchError, AmbiguousError or DeviceError where file and run do not fit, with nothing changed; CorruptFile for a
@@ -248,13 +303,17 @@ def restore(
     >>> report.extra["step"]  # doctest: +SKIP
     1000
     """
-    from .wiring.restoring import carry_out, prepare
+    from .wiring.restoring import restore_path
 
-    _check_buffer(buffer_bytes)
-    begin = time.perf_counter()
-    made, handles = prepare(path_text(path), _asked(locals()))
-    return carry_out(
-        made, handles, verify=verify, buffer_bytes=buffer_bytes, threads=THREADS, progress=progress, begin=begin
+    return restore_path(
+        path_text(path),
+        _asked(locals()),
+        group=group,
+        timeout=timeout,
+        verify=verify,
+        buffer_bytes=buffer_bytes,
+        threads=THREADS,
+        progress=progress,
     )
 
 
@@ -311,11 +370,12 @@ def load(
     >>> tree = unmoor.load("theirs.pt", model_device="auto")  # doctest: +SKIP
     """
     from .plan.policy import CHOICES
+    from .wiring.checking import check_buffer
     from .wiring.loading import load_tree
     from .wiring.restoring import check_devices
 
     check_devices(model_device, map_location)
-    _check_buffer(buffer_bytes)
+    check_buffer(buffer_bytes)
     _check_torch_arguments(torch_load)
     if verify not in CHOICES["verify"]:
         raise UsageError(f"verify={verify!r} is none of {', '.join(map(repr, CHOICES['verify']))}")
@@ -324,6 +384,56 @@ def load(
         model_device=model_device,
         map_location=map_location,
         trust=trust,
+        verify=verify,
+        buffer_bytes=buffer_bytes,
+        threads=THREADS,
+        progress=progress,
+    )
+
+
+def convert(
+    source: PathLike,
+    target: PathLike,
+    *,
+    format: str | None = None,  # noqa: A002 - the word of Catalog.format
+    only: str | Sequence[str] | None = None,
+    verify: Verify = "stream",
+    buffer_bytes: int = BUFFER_BYTES,
+    progress: Callable[[int], None] | None = None,
+) -> Receipt:
+    """Write a checkpoint in another format, streaming: no tensor is ever whole in memory.
+
+    The target appears at once when it is complete and on the disk, or not at all. Nothing in the source is run.
+
+    source: anything that `describe` reads: a file of torch or safetensors, a folder of torch.distributed.checkpoint, an
+        index of several files, a folder of several.
+    target: where it goes. A name that ends in .safetensors is such a file; .pt, .pth, .ckpt, .bin, .tar or .pkl a
+        file that torch.load opens with its safe default; any other name a folder of torch.distributed.checkpoint.
+    format: "torch", "safetensors" or "dcp", where the name of the target does not say it.
+    only: what to take, by role word (model, optimizer, ...) or key path with dots ("ema.model"). A single word that
+        chooses one part makes it the root of the target; a list keeps the places in the tree.
+    verify: "stream" or "first": every checksum of the source is held against what was read; "none" checks nothing.
+    buffer_bytes: memory to use, in bytes; a folder takes as much again as one box of a tensor, at most 32 MiB.
+    progress: called with the number of bytes written since its last call.
+
+    A folder keeps each tensor for any number of ranks; device tags and strides are not kept there, and views of one
+    storage that are not the same tensor come back apart. safetensors keeps the tensors of one flat mapping.
+
+    Raises FileError for a source at fault, UnsupportedFile listing what would need code to exist, UsageError listing
+    what the target's format cannot hold, SaveError if the disk fails.
+
+    >>> unmoor.convert("theirs.pt", "run/step_1000")  # doctest: +SKIP
+    >>> unmoor.convert("run/step_1000", "model.safetensors", only="model")  # doctest: +SKIP
+    """
+    from .wiring.checking import check_buffer
+    from .wiring.converting import convert_path
+
+    check_buffer(buffer_bytes)
+    return convert_path(
+        source,
+        target,
+        form=format,
+        only=only,
         verify=verify,
         buffer_bytes=buffer_bytes,
         threads=THREADS,
@@ -340,13 +450,6 @@ _TORCH_ARGUMENTS: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "encoding": (("utf-8", None), "Python 2 strings are read as UTF-8, with bytes where that fails."),
 }
 """Arguments of torch.load -> the values that ask for what holds anyway, and what to do otherwise."""
-
-
-def _check_buffer(buffer_bytes: Any) -> None:
-    if not isinstance(buffer_bytes, int) or isinstance(buffer_bytes, bool) or buffer_bytes < 1:
-        raise UsageError(
-            f"buffer_bytes={buffer_bytes!r} is no number of bytes", remedy="Pass a whole number, 1 or more."
-        )
 
 
 def _check_torch_arguments(arguments: Mapping[str, Any]) -> None:

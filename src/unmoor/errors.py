@@ -21,6 +21,8 @@ __all__ = [
     "MachineError",
     "MismatchError",
     "NotACheckpoint",
+    "RankError",
+    "RanksDiffer",
     "RestoreError",
     "SaveError",
     "TrustError",
@@ -34,8 +36,11 @@ class UnmoorError(Exception):
     """Root of all errors of this package.
 
     `headline` is the first line: what failed and where. `details` are the lines below it, one fact each. `remedy` is
-    what to do. `path` is the file concerned, "" where there is none.
+    what to do. `path` is the file concerned, "" where there is none. `ranks` are the ranks at fault where several ran
+    together, in the numbers of torch.distributed.get_rank().
     """
+
+    ranks: tuple[int, ...] = ()
 
     def __init__(self, headline: str, *, details: Sequence[str] = (), remedy: str = "", path: str = "") -> None:
         self.headline = headline
@@ -55,6 +60,10 @@ class UsageError(UnmoorError):
 
 class ArgumentConflict(UsageError, TypeError):
     """Two arguments contradict each other, or one is of a kind that cannot be used."""
+
+
+class RanksDiffer(UsageError):
+    """Ranks that should have made one call together were told different things: verbs, paths, objects, versions."""
 
 
 class TrustError(UsageError):
@@ -117,6 +126,10 @@ class DeviceMismatch(FitError):
 
 class MachineError(UnmoorError):
     """The machine failed: disk, memory, permissions."""
+
+
+class RankError(MachineError):
+    """Ranks that should meet cannot: one did not come, has died, or failed where no other class says how."""
 
 
 class SaveError(MachineError, OSError):

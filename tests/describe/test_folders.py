@@ -440,13 +440,13 @@ def test_a_file_that_is_gone_since_it_was_described_changes_nothing(
 ) -> None:
     """Every file is opened before the first byte moves, those of later steps too."""
     folder, live = written("plain", tmp_path / "run"), Run(seed=7)
-    real = restoring.carry_out
+    real = restoring.Carrying
 
-    def carry_out(*arguments: Any, **options: Any) -> Any:
+    def carrying(*arguments: Any, **options: Any) -> Any:
         (folder / "optim.pt").unlink()
         return real(*arguments, **options)
 
-    monkeypatch.setattr(restoring, "carry_out", carry_out)
+    monkeypatch.setattr(restoring, "Carrying", carrying)
     with refused(NotACheckpoint, live.model, live.optimizer) as caught:
         unmoor.restore(folder, **live.roles)
     assert "optim.pt does not exist" in str(caught.value)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmoor.execute.preflight import waves_of
-from unmoor.execute.schedule import SMALL, Batch, Piece, blocks_of, schedule
+from unmoor.execute.schedule import SMALL, schedule
+from unmoor.execute.takers import Batch, Piece, blocks_of
 
 from .fakes import FileMaker, numbers
 from .scenes import SCENES, everything, files

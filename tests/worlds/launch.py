@@ -40,20 +40,27 @@ def launch(
     limit: float = LIMIT,
     env: dict[str, str] | None = None,
     whole: bool = True,
+    alone: bool = False,
 ) -> list[Any]:
     """Run `script` in a world of `world` ranks; what each rank returned, by rank (a `Failed` where it raised).
+
+    With `alone` it is one process without torchrun and without a process group, as a script of one process is.
 
     All processes are killed after `limit` seconds, which is a TimeoutError with their output. With `whole` false a rank
     that ended without a result (killed, say) is None, otherwise a RuntimeError with the output.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world)]
-        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--max-restarts", "0"]
-        command += ["-m", script, scratch, *map(str, arguments)]
+        command = [sys.executable, *([] if alone else _torchrun(world)), "-m", script, scratch, *map(str, arguments)]
         settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **(env or {})}
-        settings.pop("LOCAL_RANK", None)
+        for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
+            settings.pop(name, None)
         output = _run(command, settings, limit)
         return [_result(Path(scratch), rank, output if whole else None) for rank in range(world)]
+
+
+def _torchrun(world: int) -> list[str]:
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--max-restarts", "0"]
+    return ["-m", "torch.distributed.run", "--nproc-per-node", str(world), *meeting]
 
 
 def _run(command: list[str], env: dict[str, str], limit: float) -> str:

@@ -20,6 +20,7 @@ from unmoor.values.text import count, format_bytes, format_shape
 from .dangers import dangerous_calls, find_dangers, find_foreign
 from .dialects import dialect_of
 from .known import with_object_roles
+from .local_shards import SHARD_CLASSES
 from .reading import Reading, Scanner
 from .rebuild import CONSTANTS, HINTS, RULES, STORAGES
 from .recorded import with_recorded_roles
@@ -27,7 +28,7 @@ from .walk import Found, Seen, Walked, walk
 
 __all__ = ["Contents", "assemble"]
 
-_KNOWN: Final = frozenset(RULES) | frozenset(CONSTANTS) | STORAGES | HINTS
+_KNOWN: Final = frozenset(RULES) | frozenset(CONSTANTS) | STORAGES | HINTS | SHARD_CLASSES
 _SHOWN: Final = 12
 _SHARED: Final = 8
 _LARGE: Final = 4096
@@ -51,6 +52,7 @@ class Contents:
     findings: Sequence[Finding] = ()
     manifest: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, tuple[tuple[str | int, ...], Any]] = field(default_factory=dict)
 
 
 def assemble(reader: Reader, contents: Contents) -> Catalog:
@@ -82,6 +84,7 @@ def assemble(reader: Reader, contents: Contents) -> Catalog:
         tree=contents.tree,
         manifest=contents.manifest,
         facts=contents.facts,
+        entries=contents.entries,
     )
 
 

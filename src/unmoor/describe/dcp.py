@@ -7,6 +7,7 @@ one box of a tensor, or for any other value. Nothing is unpickled; torch's own r
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from unmoor.values.text import count, format_bytes, listing
 
 from .assemble import Contents, assemble
 from .chunks import TOO_TANGLED, empty_tensor, tiling_fault, whole_tensor
+from .dcp_manifest import read_beside
 from .dcp_metadata import Folder, Place, Stored, own_names_left_out, read_folder
 from .dcp_tree import gathered, grown, restored_forms
 from .items import Item, Items
@@ -54,13 +56,17 @@ def describe_dcp(path: str, file: str = "") -> Catalog:
 
 
 def _describe(path: str, prefix: str) -> Catalog:
-    reading, size = _read_metadata(path)
+    reading, data = _read_metadata(path)
+    size = len(data)
     folder = read_folder(reading.value, os.path.join(path, METADATA))
+    beside = read_beside(path, folder.save_id, (size, zlib.crc32(data)), folder.entries)
     found = _read_items(path, folder, prefix)
-    values = {key: found.value(key, stored) for key, stored in folder.entries.items()}
+    values = _values(folder, found)
     found.complain(path)
-    tree = restored_forms(grown(((folder.paths[key], values[key]) for key in folder.paths), path))
-    tree, moved = gathered(tree)
+    tree, moved = beside.tree(values), 0
+    if tree is None:
+        tree = restored_forms(grown(((folder.paths[key], values[key]) for key in folder.paths), path))
+        tree, moved = gathered(tree)
     readings = [own_names_left_out(reading), *found.readings]
     storages = {storage.key: storage for storage in found.storages(values)}
     contents = Contents(
@@ -70,13 +76,25 @@ def _describe(path: str, prefix: str) -> Catalog:
         structure=sum(each.nbytes for each in readings),
         storages=storages,
         faults=found.data_faults,
-        findings=_findings(path, found, moved),
+        findings=[*_findings(path, found, moved), *beside.findings],
+        manifest=beside.manifest,
+        entries={key: (folder.paths[key], values[key]) for key in folder.paths},
         facts={"files": [prefix + name for name in found.sizes], "items": found.items, "dcp_version": folder.version},
     )
     return assemble(Outline(path, size + sum(found.sizes.values())), contents)
 
 
-def _read_metadata(path: str) -> tuple[Reading, int]:
+def _values(folder: Folder, found: _Found) -> dict[str, Any]:
+    """The whole value of every entry. Entries that lie in the same places are one tensor under several names."""
+    values: dict[str, Any] = {}
+    first: dict[Stored, str] = {}
+    for key, stored in folder.entries.items():
+        twin = first.setdefault(stored, key)
+        values[key] = found.value(key, stored) if twin == key else values[twin]
+    return values
+
+
+def _read_metadata(path: str) -> tuple[Reading, bytes]:
     place = os.path.join(path, METADATA)
     if not os.path.lexists(place):
         shards = _shards(path)
@@ -90,7 +108,7 @@ def _read_metadata(path: str) -> tuple[Reading, int]:
         if reader.size > MAX_PICKLE:
             raise HostileFile(f"{place} takes {format_bytes(reader.size)}, more than any such list", path=place)
         data = read(reader, 0, reader.size)
-    return read_pickle(data, path=place, where=place, allowance=_ALLOWANCE), len(data)
+    return read_pickle(data, path=place, where=place, allowance=_ALLOWANCE), data
 
 
 def _shards(path: str) -> list[str]:
@@ -130,6 +148,13 @@ class _Found:
             self.inner[wanted.key] = list(item.storages)
         if item.reading is not None and (not tensor or item.reading.calls or type(item.value) is not TensorNode):
             self.readings.append(item.reading)
+
+    def again(self, wanted: _Wanted, before: _Wanted) -> None:
+        """The same item under another name."""
+        if (before.key, before.number) in self.values:
+            self.values[wanted.key, wanted.number] = self.values[before.key, before.number]
+        if before.key in self.inner:
+            self.inner[wanted.key] = self.inner[before.key]
 
     def value(self, key: str, stored: Stored) -> Any:
         """The whole value of an entry; None where it has a fault, which is noted."""
@@ -193,7 +218,12 @@ def _read_items(path: str, folder: Folder, prefix: str) -> _Found:
     _refuse_overlaps(path, wanted)
     with ExitStack() as stack:
         reader: Reader | None = None
+        before: _Wanted | None = None
         for each in wanted:
+            if before is not None and before.place == each.place:
+                found.again(each, before)
+                continue
+            before = each
             if each.place.file not in found.sizes:
                 stack.close()
                 reader = _opened(stack, path, each.place.file, found)
@@ -235,9 +265,9 @@ def _read_item(items: Items, reader: Reader, wanted: _Wanted, found: _Found, *, 
 
 
 def _refuse_overlaps(path: str, wanted: Sequence[_Wanted]) -> None:
-    """Items of one file follow each other; a deceiver could have one read a hundred thousand times."""
+    """Items of one file follow each other, or are one under several names, which is read once."""
     for one, other in pairwise(wanted):
-        if one.place.file == other.place.file and one.place.at + one.place.nbytes > other.place.at:
+        if one.place != other.place and one.place.file == other.place.file and one.place.at + one.place.nbytes > other.place.at:
             raise CorruptFile(
                 f"{path} is damaged: {METADATA} gives {one.key[:200]} and {other.key[:200]} the same bytes of "
                 f"{one.place.file}",

@@ -46,11 +46,15 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """All entries by their flat key, and the key path of each in the state dict that was saved."""
+    """All entries by their flat key, and the key path of each in the state dict that was saved.
+
+    `save_id` is the name that the save gave itself, "" where it gave none.
+    """
 
     entries: Mapping[str, Stored]
     paths: Mapping[str, tuple[str | int, ...]]
     version: str
+    save_id: str = ""
 
 
 class _Broken(Exception):
@@ -80,7 +84,8 @@ def read_folder(value: Any, path: str) -> Folder:
         more = [f"and {len(faults) - _SHOWN:,} more"] if len(faults) > _SHOWN else []
         raise CorruptFile(f"{path} is damaged", details=[*faults[:_SHOWN], *more], path=path)
     paths = _paths(fields.get("planner_data"), entries, path)
-    return Folder(entries, paths, str(fields.get("version") or "")[:40])
+    storage_meta = _fields(fields.get("storage_meta"), "StorageMeta") or {}
+    return Folder(entries, paths, str(fields.get("version") or "")[:40], str(storage_meta.get("save_id") or "")[:80])
 
 
 def _fields(value: Any, name: str) -> Mapping[str, Any] | None:

@@ -16,6 +16,7 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.text import columns, count
 
 from .file import describe_file
+from .flat_ranks import describe_ranks, flat_stems
 from .folder_index import NUMBERED, describe_index, describe_numbered
 from .folder_members import Member, natural
 from .folder_merge import together
@@ -37,6 +38,9 @@ def describe_plain(path: str, files: Iterable[str]) -> Catalog | None:
     Raises NotACheckpoint, with what each file is, where they are several checkpoints.
     """
     names = sorted(without_indexed(name for name in files if name.endswith((*CHECKPOINTS, INDEX))), key=natural)
+    of_ranks = _of_ranks(path, names)
+    if of_ranks is not None:
+        return of_ranks
     numbered = numbered_of(names)
     taken = {name for files, _ in numbered.values() for name in files}
     if len(names) - len(taken) + len(numbered) > _MOST:
@@ -60,6 +64,17 @@ def describe_plain(path: str, files: Iterable[str]) -> Catalog | None:
         raise _several(path, found)
     members = [_member(name, roles[name]) for name in found]
     return together(path, "plain", [(member, found[member.file]) for member in members], {}, [])
+
+
+def _of_ranks(path: str, names: Sequence[str]) -> Catalog | None:
+    """The catalog of files that each rank of an FSDP1 run wrote, with the files that lie beside them."""
+    stems = flat_stems(names)
+    if not stems:
+        return None
+    taken = {name for files in stems.values() for name in files.values()}
+    found = {name: _describe(path, name) for name in names if name not in taken} if len(names) < _MOST else {}
+    others = [(_member(name, _roles(name, made)), made) for name, made in found.items() if made is not None]
+    return describe_ranks(path, stems, others)
 
 
 def without_indexed(files: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ from unmoor.values.dtypes import BY_STORAGE, DTYPES
 from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, Storage, TensorNode, TorchValue
 
 from .arrays import NUMPY_BUILDS, NUMPY_RULES
+from .local_shards import SHARDED_TENSOR, local_shards
 from .machine import Machine, Rule
 from .plain import PLAIN_BUILDS, PLAIN_RULES
 
@@ -305,6 +306,11 @@ def _from_type(m: Machine, args: _Args) -> Any:
         return None
     if type(made) is CompositeTensor and made.layout == "jagged":
         return made
+    if name == SHARDED_TENSOR and type(made) is CompositeTensor:
+        shards = local_shards(state)
+        m.charge(8 * len(shards))
+        children = {str(number): part for number, part in enumerate(shards.values())}
+        return replace(made, layout="sharded", children=children, detail={**made.detail, "starts": tuple(shards)})
     if name in _PARAMETERS:
         made = replace(made, parameter=True)
     elif name != "torch.Tensor":

@@ -7,25 +7,25 @@ imported or run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile
-from unmoor.values.boxes import flat_boxes
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
-from unmoor.values.nodes import Chunk, Opaque, Storage, TensorNode
-from unmoor.values.strides import contiguous
+from unmoor.values.flat import Slice, chunks_of, slices_of
+from unmoor.values.nodes import Chunk, TensorNode
 from unmoor.values.text import count, listing
 
 from .assemble import Contents, assemble
 from .chunks import empty_tensor, whole_tensor
 from .outline import Outline
 from .pausing import collector_paused
+from .storages import storages_of
 from .zero_files import Ranks, find_step, plain_state, read_ranks
-from .zero_layout import Layout, Part, Slice, shape_of, slices_of
+from .zero_layout import Layout, Part, shape_of
 
 __all__ = ["describe_zero"]
 
@@ -67,7 +67,7 @@ def _described(path: str, step: str, ranks: Ranks) -> Catalog:
     else:
         _refuse_stubs(path, ranks)
     readings = [file.saved.reading for file in files]
-    storages = {storage.key: storage for storage in _storages(tree)}
+    storages = {storage.key: storage for storage in storages_of(tree)}
     contents = Contents(
         format="deepspeed",
         tree=tree,
@@ -116,26 +116,6 @@ def _layout(path: str, ranks: Ranks) -> Layout:
     if len(known) < len(states):
         raise CorruptFile(f"{path}: the optimizer files of DeepSpeed hold no optimizer state", path=path)
     return Layout(path, known, ranks.models[0].tree.get("param_shapes"))
-
-
-def _storages(tree: Any) -> Iterator[Storage]:
-    """What the tensors of a tree look into."""
-    left, seen = [tree], set()
-    while left:
-        item = left.pop()
-        if type(item) is TensorNode and item.storage is not None:
-            yield item.storage
-        elif id(item) not in seen:
-            seen.add(id(item))
-            left += _inside(item)
-
-
-def _inside(item: Any) -> Sequence[Any]:
-    if isinstance(item, Mapping):
-        return list(item.values())
-    if type(item) is Opaque:
-        return [item.args, item.kwargs, item.state, item.items, item.entries]
-    return item if isinstance(item, list | tuple) else ()
 
 
 @dataclass(slots=True)
@@ -245,19 +225,9 @@ class _Merge:
         chunks: list[Chunk] = []
         position = 0
         for part in slices:
-            chunks += _chunks(part, shape, position)
+            chunks += chunks_of(part, shape, position)
             position += part.stop - part.start
         return whole_tensor(where, dtypes[0], shape, chunks, slices[0].node.device)
-
-
-def _chunks(part: Slice, shape: tuple[int, ...], position: int) -> Iterator[Chunk]:
-    """The boxes of a tensor that a slice of its flattened elements covers, from element `position` on."""
-    node, step = part.node, part.node.stride[0]
-    offset = node.offset + part.start * step
-    for box in flat_boxes(shape, position, position + part.stop - part.start):
-        stride = tuple(each * step for each in contiguous(box.sizes))
-        yield Chunk(box.start, TensorNode(node.storage, offset, box.sizes, stride, node.dtype, node.device))
-        offset += prod(box.sizes) * step
 
 
 def _mapping(value: Any) -> Mapping[Any, Any]:

@@ -14,24 +14,16 @@ from math import prod
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, UnsupportedFile
+from unmoor.values.flat import Slice, slices_of
 from unmoor.values.nodes import Opaque, TensorNode, TorchValue
 from unmoor.values.text import count
 
-__all__ = ["Layout", "Part", "Place", "Slice", "shape_of", "slices_of"]
+__all__ = ["Layout", "Part", "Place", "shape_of"]
 
 Part = Callable[[int, int], Any]
 """The flat tensor of a rank and a unit."""
 
 _LIMIT: Final = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Elements `start` to `stop` of a flat tensor."""
-
-    node: TensorNode
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +45,6 @@ def shape_of(value: Any) -> tuple[int, ...]:
     if type(sizes) not in (tuple, list) or not all(type(n) is int and 0 <= n < _LIMIT for n in sizes):
         raise CorruptFile("a model file of DeepSpeed gives a parameter a shape that is none")
     return tuple(sizes)
-
-
-def slices_of(nodes: Sequence[Any], start: int, stop: int) -> list[Slice]:
-    """Where elements `start` to `stop` lie in flat tensors one behind the other; none of them where one is not flat."""
-    found, position = [], 0
-    for node in nodes:
-        if not _is_flat(node):
-            return []
-        low, high = max(start, position), min(stop, position + node.shape[0])
-        if low < high:
-            found.append(Slice(node, low - position, high - position))
-        position += node.shape[0]
-    return found
 
 
 def _is_flat(node: Any) -> bool:

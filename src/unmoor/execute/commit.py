@@ -17,7 +17,7 @@ from typing import Final, Literal
 from unmoor.errors import SaveError
 from unmoor.values.text import format_bytes
 
-__all__ = ["Durability", "publish"]
+__all__ = ["Durability", "hidden_name", "publish", "refuse_full", "save_error", "sync_folder"]
 
 #: "disk" returns when the data and its name are on the disk; "system" leaves that to the operating system, so that a
 #: crash of the machine (not of the process) may lose the new file, and on some file systems the old one with it.
@@ -60,11 +60,11 @@ def publish(
     """
     text = os.fspath(path)
     target = os.path.realpath(text)
-    hidden = _hidden_name(target)
+    hidden = hidden_name(target)
     _refuse_special(target, text)
     try:
         with _created(hidden) as handle:
-            _refuse_full(os.path.dirname(hidden), needed)
+            refuse_full(os.path.dirname(hidden), needed)
             yield hidden
             check(hidden)
             _keep_mode(target, hidden)
@@ -75,13 +75,14 @@ def publish(
         with suppress(OSError):
             os.unlink(hidden)
         if isinstance(error, OSError) and not isinstance(error, SaveError):
-            raise _save_error(error, text, target, needed) from error
+            raise save_error(error, text, target, needed) from error
         raise
     if durability == "disk":
-        _sync_folder(os.path.dirname(target), text)
+        sync_folder(os.path.dirname(target), text)
 
 
-def _hidden_name(target: str) -> str:
+def hidden_name(target: str) -> str:
+    """A new name beside `target` that tells whose it is and by which process it is made."""
     folder, name = os.path.split(target)
     tail = f".unmoor-{os.getpid()}-{secrets.token_hex(4)}.tmp"
     room = _LONGEST_NAME - len(tail) - 1
@@ -104,7 +105,8 @@ def _created(hidden: str) -> Iterator[int]:
         os.close(handle)
 
 
-def _refuse_full(folder: str, needed: int) -> None:
+def refuse_full(folder: str, needed: int) -> None:
+    """Raise OSError (ENOSPC) where the disk of `folder` is known to have less than `needed` bytes free."""
     free = _free(folder)
     if free is not None and free < needed:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
@@ -128,7 +130,7 @@ def _keep_mode(target: str, hidden: str) -> None:
         os.chmod(hidden, stat.S_IMODE(os.stat(target).st_mode))
 
 
-def _sync_folder(folder: str, path: str) -> None:
+def sync_folder(folder: str, path: str) -> None:
     """Bring the new name to the disk. Systems that cannot open folders keep names in order by themselves."""
     try:
         handle = os.open(folder, os.O_RDONLY)
@@ -148,11 +150,12 @@ def _sync_folder(folder: str, path: str) -> None:
         os.close(handle)
 
 
-def _save_error(error: OSError, path: str, target: str, needed: int) -> SaveError:
+def save_error(error: OSError, path: str, target: str, needed: int) -> SaveError:
+    """What the system refused, as the error of a save to `path`, which is `target` with its links followed."""
     folder, code = os.path.dirname(target), error.errno
     free = _free(folder)
     details = [] if free is None else [f"needed {format_bytes(needed)}, free {format_bytes(free)} in {folder}"]
-    if os.path.isfile(target):
+    if os.path.exists(target):
         details.append("the checkpoint that was there before is untouched")
     cause, remedy = _CAUSES.get(code or 0, ("", ""))
     headline = f"{path} was not saved: {cause.format(folder=folder) or error}"

@@ -17,8 +17,11 @@ _SMALLEST: Final = 64
 
 
 def share(buffer_bytes: int, threads: int) -> int:
-    """The bytes of buffer that each of `threads` threads gets when all together may use `buffer_bytes`."""
-    return max(_SMALLEST, buffer_bytes // max(1, threads))
+    """The bytes of buffer that each of `threads` threads gets when all together may use `buffer_bytes`.
+
+    A multiple of 64, so that pieces of a record begin between two numbers.
+    """
+    return max(_SMALLEST, buffer_bytes // max(1, threads) // _SMALLEST * _SMALLEST)
 
 
 def run(jobs: Sequence[Job], work: Callable[[Job, memoryview], None], *, threads: int, buffer_bytes: int) -> None:

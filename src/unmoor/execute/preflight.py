@@ -14,8 +14,8 @@ from unmoor.values.plan import Copy
 from unmoor.values.text import count, format_shape
 
 from .reading import OpenSpan
-from .schedule import Block, place_of
 from .sinks import Sink
+from .takers import Block, place_of
 from .tiling import extent, is_dense
 from .verify import Fault, corrupt
 
@@ -47,7 +47,7 @@ def waves_of(copies: Iterable[Copy]) -> list[list[Copy]]:
 def _meaning(copy: Copy) -> tuple[object, ...]:
     node, slot = copy.node, copy.slot
     elements = (node.storage, node.offset, node.shape, node.stride, node.dtype, node.bits)
-    return (*elements, slot.shape, slot.stride, slot.dtype)
+    return (*elements, slot.shape, slot.stride, slot.dtype, slot.boxes)
 
 
 def refuse_impossible(copies: Sequence[Copy], sinks: Mapping[str, Sink]) -> None:

@@ -14,8 +14,8 @@ from unmoor.errors import RestoreError
 from unmoor.filing import Reader, read_into
 
 from .checksums import combine, crc32
-from .schedule import Batch, Block, Job, Piece, Run, Scatter
 from .sinks import Window
+from .takers import Batch, Block, Gather, Job, Piece, Run, Scatter
 
 __all__ = ["OpenSpan", "Reading"]
 
@@ -63,6 +63,8 @@ class Reading:
         """Carry out one job with `buffer` as the only memory besides the sinks'."""
         if isinstance(job, Batch):
             self._read_batch(job, buffer)
+        elif isinstance(job, Gather):
+            self._read_gather(job, buffer)
         else:
             self._read_piece(job, buffer)
 
@@ -102,6 +104,14 @@ class Reading:
             self._count(piece, crc)
         if not piece.again:
             self._advance(nbytes)
+
+    def _read_gather(self, gather: Gather, buffer: memoryview) -> None:
+        data, size = buffer[: gather.nbytes], gather.size
+        reader, origin = self._open_span(gather.block.span.file), gather.block.span.offset
+        for number, start in enumerate(gather.starts()):
+            read_into(reader, origin + start, data[number * size : (number + 1) * size])
+        self._accept(gather.scatter, gather.window, data)
+        self._advance(gather.nbytes)
 
     def _wants(self, block: Block) -> bool:
         return self._checked and block.storage.crc32 is not None

@@ -30,7 +30,17 @@ class Window:
 
 
 class Sink(Protocol):
-    """The memory behind one slot. Called from several threads, for different parts of it at once."""
+    """The memory behind one slot. Called from several threads, for different parts of it at once.
+
+    `stride` are the strides of its memory in elements, and `dense` tells that it has neither gaps nor overlap. The sink
+    of a slot with boxes is asked for the part of each box, and for nothing else.
+    """
+
+    @property
+    def dense(self) -> bool: ...
+
+    @property
+    def stride(self) -> tuple[int, ...]: ...
 
     def direct(self, nbytes: int) -> memoryview | None:
         """The whole memory as `nbytes` writable bytes in storage order, None where it is on a device or not dense."""

@@ -18,8 +18,9 @@ from unmoor.values.plan import Copy
 from . import crew
 from .preflight import refuse_cut_short, refuse_impossible, waves_of
 from .reading import OpenSpan, Reading
-from .schedule import Block, blocks_of, schedule, threads_for
+from .schedule import schedule, threads_for
 from .sinks import Sink
+from .takers import Batch, Block, Job, blocks_of, bytes_of
 from .verify import check, corrupt, fault_of
 
 __all__ = ["Streamed", "Verify", "stored_bytes", "stream"]
@@ -29,12 +30,17 @@ Verify = Literal["stream", "first", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What a stream did: bytes read for delivery, time in seconds, storages by whether a checksum vouches for them."""
+    """What a stream did: bytes read for delivery, time in seconds, storages by whether a checksum vouches for them.
+
+    `in_part` are tensors of which parts were read, so that no checksum vouches for them; their storages count as
+    neither.
+    """
 
     nbytes: int
     seconds: float
     verified: int
     unverified: int
+    in_part: int = 0
 
 
 def stream(
@@ -68,11 +74,13 @@ def stream(
     threads = threads_for(blocks, threads)
     meter = crew.Meter(progress)
     touched: set[str] = set()
+    nbytes = sum(block.span.nbytes for block in blocks if not block.in_part)
     with _telling(touched):
         if verify == "first":
             _check_first(blocks, open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, meter=meter)
         for wave in waves:
             jobs = schedule(wave, buffer_bytes=crew.share(buffer_bytes, threads), checked=verify != "none")
+            nbytes += _in_part(jobs)
             reading = Reading(
                 jobs,
                 open_span=open_span,
@@ -82,20 +90,25 @@ def stream(
                 touched=touched,
             )
             crew.run(jobs, reading.read, threads=threads, buffer_bytes=buffer_bytes)
-    nbytes = sum(block.span.nbytes for block in blocks)
-    total = sum(block.span.nbytes for wave in waves for block in wave) + (nbytes if verify == "first" else 0)
-    meter.advance(total - meter.total)
-    vouched = sum(verify != "none" and block.storage.crc32 is not None for block in blocks)
-    return Streamed(nbytes, time.perf_counter() - begin, vouched, len(blocks) - vouched)
+    meter.advance(stored_bytes(copies, verify=verify) - meter.total)
+    whole = [block for block in blocks if not block.in_part]
+    vouched = sum(verify != "none" and block.storage.crc32 is not None for block in whole)
+    parts = {taker.slot for wave in waves for block in wave if block.in_part for taker in block.takers}
+    return Streamed(nbytes, time.perf_counter() - begin, vouched, len(whole) - vouched, len(parts))
+
+
+def _in_part(jobs: Iterable[Job]) -> int:
+    """The bytes of jobs that read storages in part."""
+    return sum(job.nbytes for job in jobs if not isinstance(job, Batch) and job.block.in_part)
 
 
 def stored_bytes(copies: Sequence[Copy], *, verify: Verify) -> int:
     """The bytes that a stream of `copies` reads, at which its `progress` ends."""
-    once = sum(_nbytes(wave) for wave in waves_of(copies))
-    return once + (_nbytes(copies) if verify == "first" else 0)
+    once = sum(bytes_of(wave) for wave in waves_of(copies))
+    return once + (_whole_bytes(copies) if verify == "first" else 0)
 
 
-def _nbytes(copies: Iterable[Copy]) -> int:
+def _whole_bytes(copies: Iterable[Copy]) -> int:
     wholes = {id(copy.node.storage): copy.node.storage for copy in copies if 0 not in copy.node.shape}
     parts = {id(part): part for whole in wholes.values() if whole is not None for part in whole.sources()}
     return sum(part.span.nbytes for part in parts.values() if part.span is not None)

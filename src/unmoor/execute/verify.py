@@ -11,7 +11,8 @@ from unmoor.values.text import count, listing
 
 from . import crew
 from .reading import OpenSpan, Reading
-from .schedule import Block, schedule, threads_for
+from .schedule import schedule, threads_for
+from .takers import Block
 
 __all__ = ["Fault", "check", "corrupt", "fault_of"]
 

@@ -19,19 +19,23 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from unmoor.errors import UsageError
 from unmoor.values.beside import FROZEN, NAMES
 from unmoor.values.finding import Finding
+from unmoor.values.nodes import CompositeTensor, TensorNode
 from unmoor.values.plan import Change
+from unmoor.values.ranks import RANKS
 from unmoor.values.text import count, key_text
 
 from . import aside
 from . import rng as rng_streams
 from .devices import tag
+from .held import Held
 from .layouts import is_jagged, strided_parts, unsaveable
-from .loaders import refuse_stock, with_loader_generators
+from .loaders import loader_setting, refuse_stock, saved_loader, with_loader_generators
 from .metrics import with_metric_state
 from .modules import is_plain_module, own_state_dict, state_tensors
 from .optimizers import find_optimizer, never_stepped
 from .schedulers import find_scheduler, saved_state
-from .shards import Key, group_seats, state_dict
+from .shards import Key, group_seats, state_dict, whole
+from .stored import unwritable
 from .survey import members, refuse_swapped
 
 __all__ = ["TORCH_VERSION", "Content", "collect", "plain_tree"]
@@ -47,7 +51,8 @@ class Content:
     """The tree to write, and the facts that the manifest adds.
 
     `roles` is label -> what it is and where it stands. `arrays` are key paths of tensors that were numpy arrays.
-    `tensors` are all tensors met, by key path.
+    `tensors` are all tensors met, by key path; `held` those of which other ranks have parts too; `stored` those that
+    lie in another file still. `copied` tells that nothing in it is the run's own memory.
     """
 
     tree: Any
@@ -56,6 +61,12 @@ class Content:
     converted: list[Change] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     tensors: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
+    held: dict[tuple[Any, ...], Held] = field(default_factory=dict)
+    stored: dict[tuple[Any, ...], TensorNode | CompositeTensor] = field(default_factory=dict)
+    parameters: frozenset[tuple[Any, ...]] = frozenset()
+    world_size: int = 1
+    ranks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    copied: bool = False
 
     def promise(self) -> dict[tuple[Any, ...], tuple[tuple[int, ...], str]]:
         """Shape and dtype of every strided tensor by key path: what must be found in the file."""
@@ -70,10 +81,16 @@ class Content:
         counts: dict[str, tuple[int, int]] = {}
         roles = {role["role"] for role in self.roles.values()}
         for keys, tensor in self.tensors.items():
-            role = str(keys[0]) if keys and keys[0] in roles else "extra"
+            place = keys[2:] if self.world_size > 1 and keys[:1] == (RANKS,) else keys
+            role = str(place[0]) if place and place[0] in roles else "extra"
             number, total = counts.get(role, (0, 0))
             nbytes = sum(part.numel() * part.itemsize for part in strided_parts(tensor).values())
             counts[role] = (number + 1, total + nbytes)
+        for keys, held in self.held.items():
+            place = keys[2:] if self.world_size > 1 and keys[:1] == (RANKS,) else keys
+            role = str(place[0]) if place and place[0] in roles else "extra"
+            number, total = counts.get(role, (0, 0))
+            counts[role] = (number + 1, total + held.shape.numel() * held.dtype.itemsize)
         return counts
 
 
@@ -101,6 +118,7 @@ def collect(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool, ge
     found: dict[str, dict[str, Any]] = {}
     names = _names(roles)
     findings: list[Finding] = []
+    parameters: list[tuple[Any, ...]] = []
     for role, value in roles.items():
         for label, key, item in members(role, value):
             refuse_swapped(role, label, item)
@@ -111,7 +129,9 @@ def collect(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool, ge
             else:
                 tree.setdefault(role, {} if isinstance(value, Mapping) else [])
                 _put(tree[role], key, state)
-            found[label] = {"role": role, "keys": [role] if key is None else [role, key], **facts}
+            keys = [role] if key is None else [role, key]
+            parameters += [(*keys, name) for name in facts.pop("parameters", ())]
+            found[label] = {"role": role, "keys": keys, **facts}
     if rng:
         passed = {label: item for role, value in roles.items() for label, _, item in members(role, value)}
         tree["rng"] = rng_streams.capture(with_loader_generators(passed, generators))
@@ -121,6 +141,7 @@ def collect(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool, ge
     tree.update(extra)
     content = plain_tree(tree)
     content.roles, content.findings = found, findings
+    content.parameters = frozenset(keys for keys in parameters if keys in content.tensors)
     return content
 
 
@@ -152,7 +173,7 @@ def _names(roles: Mapping[str, Any]) -> dict[Key, str]:
 
 
 def _state(role: str, label: str, item: Any, names: Mapping[Key, str]) -> tuple[Any, dict[str, Any]]:
-    """The state of one object and what the manifest says of it."""
+    """The state of one object and what the manifest says of it, with the names of a module's parameters."""
     facts: dict[str, Any] = {"class": f"{type(item).__module__}.{type(item).__qualname__}"}
     item = with_metric_state(item)
     optimizer = find_optimizer(item) if role == "optimizer" or isinstance(item, torch.optim.Optimizer) else None
@@ -164,9 +185,12 @@ def _state(role: str, label: str, item: Any, names: Mapping[Key, str]) -> tuple[
     if isinstance(item, nn.Module) and is_plain_module(item):
         view = state_tensors(item)
         facts |= {"wrappers": list(view.wrappers), "devices": sorted({tag(t.device) for t in view.tensors.values()})}
-        return _module_state(view), facts
+        return _module_state(view), {**facts, "parameters": view.parameters}
     if isinstance(item, nn.Module):
-        return own_state_dict(item), {**facts, "wrappers": list(state_tensors(item).wrappers)}
+        view = state_tensors(item)
+        return own_state_dict(item), {**facts, "wrappers": list(view.wrappers), "parameters": view.parameters}
+    if loader_setting(item) is not None:
+        return saved_loader(item), {**facts, "position": True}
     if callable(getattr(item, "state_dict", None)):
         return saved_state(item) if find_scheduler(item) is not None else item.state_dict(), facts
     if isinstance(item, Mapping | list | tuple):
@@ -179,13 +203,15 @@ def _state(role: str, label: str, item: Any, names: Mapping[Key, str]) -> tuple[
 
 
 def _module_state(view: Any) -> OrderedDict[str, Any]:
+    """The state of a module; a tensor of several ranks that bears two names is one object under both."""
     state: OrderedDict[str, Any] = OrderedDict()
+    held: dict[Key, Held] = {}
     for name, tensor in view.tensors.items():
         if isinstance(tensor, UninitializedTensorMixin):
             raise UsageError(
                 f"{name} has no shape yet: a lazy module saves nothing", remedy="Run one forward pass first."
             )
-        state[name] = tensor.detach()
+        state[name] = held.setdefault(view.key(name), tensor) if isinstance(tensor, Held) else tensor.detach()
     for name, module in view.extra.items():
         state[name] = module.get_extra_state()
     state._metadata = OrderedDict(view.metadata)  # type: ignore[attr-defined]
@@ -246,8 +272,14 @@ class _Cleaner:
             self._again(value, keys)
             return self._done[id(value)]
         self._keep.append(value)
-        if isinstance(value, torch.Tensor):
-            return self._remember(value, self._tensor(value, keys))
+        seen = whole(value, key_text(keys))
+        if isinstance(seen, Held):
+            self._content.held[keys] = seen
+            return self._remember(value, seen)
+        if isinstance(seen, torch.Tensor):
+            return self._remember(value, self._tensor(seen, keys))
+        if isinstance(value, TensorNode | CompositeTensor):
+            return self._remember(value, self._stored(value, keys))
         if kind in (dict, OrderedDict, Counter, defaultdict):
             return self._mapping(value, keys)
         if kind is list:
@@ -265,8 +297,13 @@ class _Cleaner:
         return made
 
     def _again(self, value: Any, keys: tuple[Any, ...]) -> None:
-        if isinstance(value, torch.Tensor):
-            self._content.tensors[keys] = value
+        made = self._done[id(value)]
+        if isinstance(made, Held):
+            self._content.held[keys] = made
+        elif isinstance(made, torch.Tensor) and isinstance(value, torch.Tensor):
+            self._content.tensors[keys] = made
+        elif isinstance(value, TensorNode | CompositeTensor):
+            self._content.stored[keys] = value
 
     def _mapping(self, value: Any, keys: tuple[Any, ...]) -> Any:
         made: Any = {} if isinstance(value, defaultdict) else type(value)()
@@ -300,6 +337,13 @@ class _Cleaner:
         elif why:
             self._refused.append(f"{key_text(keys)}: {why}")
         self._content.tensors[keys] = value
+        return value
+
+    def _stored(self, value: TensorNode | CompositeTensor, keys: tuple[Any, ...]) -> TensorNode | CompositeTensor:
+        why = unwritable(value)
+        if why:
+            self._refused.append(f"{key_text(keys)}: {why}")
+        self._content.stored[keys] = value
         return value
 
     def _other(self, value: Any, keys: tuple[Any, ...]) -> Any:

@@ -5,7 +5,7 @@ Speaks the protocol by which torch.distributed.checkpoint asks a tensor for its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ __all__ = ["Held"]
 class Held:
     """A tensor of `shape` of which this process holds `parts`: boxes, and for each a live tensor of the box's sizes.
 
-    The parts are views of the live memory: writing to them changes the run. A rank without any part of it has none.
+    The parts are views of the live memory: writing to them changes the run. A rank without any part of it has none;
+    parts have elements, unless the whole tensor has none. `local` is that memory in the form in which it is kept (the
+    local tensor of a DTensor, a flat window of FSDP's), None where nothing keeps it as one.
     """
 
     shape: torch.Size
@@ -27,10 +29,28 @@ class Held:
     device: torch.device
     parts: tuple[tuple[Box, torch.Tensor], ...]
     requires_grad: bool = False
+    local: torch.Tensor | None = None
 
     def size(self) -> torch.Size:
         """The shape of the whole tensor."""
         return self.shape
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """The number of elements of the whole tensor."""
+        return self.shape.numel()
+
+    def detach(self) -> Held:
+        """The same parts, wanting no gradient."""
+        return replace(self, requires_grad=False)
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self.dtype.itemsize
 
     @property
     def boxes(self) -> tuple[Box, ...]:

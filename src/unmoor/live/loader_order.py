@@ -7,18 +7,24 @@ from collections.abc import Iterator
 from typing import Any, Final
 from zlib import crc32
 
+from .loader_shares import rest
+
 __all__ = ["Indices", "Order"]
 
 _PLAIN: Final = (int, str, float, bool, type(None))
 
 
 class Order:
-    """Stands for the index sampler of a loader. An iterator over it first passes over `skip` of its batches."""
+    """Stands for the index sampler of a loader. An iterator over it first passes over `skip` of its batches.
+
+    `first` are samples of the epoch, of all ranks together, that were done before this loader's part of it began.
+    """
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
         self._latest: Indices | None = None
         self.skip = 0
+        self.first = 0
         self.empty = False
 
     def __len__(self) -> int:
@@ -30,8 +36,12 @@ class Order:
         return getattr(self._sampler, name)
 
     def __iter__(self) -> Indices:
-        self._latest = Indices(iter(() if self.empty else self._sampler), self.skip)
+        self._latest = Indices(iter(() if self.empty else self.source(self.first)), self.skip)
         return self._latest
+
+    def source(self, first: int) -> Any:
+        """The index sampler of what is left of an epoch after `first` samples of all ranks."""
+        return rest(self._sampler, first) if first else self._sampler
 
     def latest(self) -> Indices:
         """The iterator that a pass of the loader has just taken."""

@@ -10,25 +10,31 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from unmoor.errors import MismatchError, UsageError
+from unmoor.values.positions import POSITION, Position
 
 from . import rng
+from .loader_facts import drawn_from, is_stateful_sampler, setting, stateful_state, take_epoch
 from .loader_order import Indices, Order
 from .loader_parts import counts_epochs, held
+from .loader_shares import handed_out
+from .loader_state import Before, Place, Saved, Start
 
 __all__ = [
     "SKIPS",
     "ResumableLoader",
+    "give_state",
     "is_stateful_loader",
-    "prime",
+    "loader_setting",
+    "put_back_later",
     "refuse_stock",
     "resumable",
+    "saved_loader",
     "with_loader_generators",
 ]
 
@@ -81,13 +87,54 @@ def with_loader_generators(objects: Mapping[str, Any], generators: Mapping[str, 
     return {**{name: g for name, g in found.items() if id(g) not in known}, **generators}
 
 
-def prime(loader: Any) -> None:
-    """Have a loader of torchdata that took a state make its iterator now, before random streams are restored.
+def loader_setting(item: Any) -> Position | None:
+    """What decides the order of a loader and how ranks share it; None for what no order is known of."""
+    if isinstance(item, ResumableLoader):
+        return setting(item.loader, "resumable")
+    if is_stateful_loader(item):
+        return setting(item, "stateful")
+    return setting(item, "sampler") if is_stateful_sampler(item) else None
 
-    It draws a seed from torch's stream when it does, which the run that was never interrupted drew long before.
+
+def saved_loader(item: Any) -> dict[str, Any]:
+    """The state of a loader, or of a sampler of torchdata, with the facts of its position."""
+    return item.state_dict() if isinstance(item, ResumableLoader) else stateful_state(item, item.state_dict())
+
+
+def give_state(item: Any, state: Any) -> None:
+    """Hand an object its state. A loader or sampler of torchdata is told its epoch before, which its state lacks.
+
+    A loader of torchdata makes its iterator now, before random streams are restored: it draws a seed from torch's
+    stream when it does, which the run that was never interrupted drew long before.
     """
-    if is_stateful_loader(loader):
-        loader.state_dict()
+    if not (is_stateful_loader(item) or is_stateful_sampler(item)):
+        item.load_state_dict(state)
+        return
+    position = Position.from_plain(state.get(POSITION))
+    take_epoch(item, position.epoch if position is not None else None)
+    item.load_state_dict({key: value for key, value in state.items() if key != POSITION})
+    if is_stateful_loader(item):
+        item.state_dict()
+
+
+def put_back_later(item: Any) -> Callable[[], None] | None:
+    """What puts a loader or sampler of torchdata back as it is now; None for anything else.
+
+    Asking a loader for its state would make its iterator, and draw random numbers.
+    """
+    if not (is_stateful_loader(item) or is_stateful_sampler(item)):
+        return None
+    samplers = held(item, counts_epochs) if is_stateful_loader(item) else {}
+    epochs = [(sampler, sampler.epoch) for sampler in samplers.values()]
+    attributes = dict(vars(item))
+
+    def put_back() -> None:
+        vars(item).clear()
+        vars(item).update(attributes)
+        for sampler, epoch in epochs:
+            sampler.set_epoch(epoch)
+
+    return put_back
 
 
 class ResumableLoader:
@@ -101,8 +148,8 @@ class ResumableLoader:
         # DataLoader refuses to set these once it is made; the copy is this wrapper's own.
         vars(self._twin)["sampler" if loader.batch_sampler is None else "batch_sampler"] = self._order
         self._twin._iterator = None
-        self._position: _Position | None = None
-        self._pending: _Saved | None = None
+        self._position: Place | None = None
+        self._pending: Saved | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -114,22 +161,26 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         saved, self._pending = self._pending, None
-        if saved is not None and saved.start.host:
+        if saved is not None and saved.within:
             return self._resumed(saved)
         start = self._capture()
         inner = iter(self._twin)
-        self._position = _Position(start, self._order.latest())
+        self._position = Place(start, self._order.latest())
         return _Epoch(self, self._position, inner)
 
-    def _resumed(self, saved: _Saved) -> Iterator[Any]:
+    def _resumed(self, saved: Saved) -> Iterator[Any]:
         """The rest of an epoch: its order drawn again from the states at its start."""
         with _host_streams_kept():
             self._have_workers(again=saved.start.again)
-            for set_state in saved.start.setters(self._generators(), self._epochs()):
+            start = saved.start.completed(self._capture())
+            setters = start.setters(self._generators(), self._epochs())
+            for set_state in setters:
                 set_state()
-            self._order.skip = 0 if self._by_data else saved.batches
+            if saved.before is not None:
+                self._prove(saved.before)
+            self._order.skip, self._order.first = 0 if self._by_data else saved.batches, saved.first
             inner = iter(self._twin)
-            self._order.skip = 0
+            self._order.skip, self._order.first = 0, 0
             indices = self._order.latest()
             if self._by_data:
                 _drop(inner, saved.batches)
@@ -137,9 +188,17 @@ class ResumableLoader:
                 indices.pass_over()
         if indices.digest(saved.batches) != saved.digest:
             raise _changed(saved.batches, "its sampler gives other indices than it gave then")
-        _set_generators(self._generators(), saved.now)
-        self._position = _Position(saved.start, indices, saved.batches)
+        _set_generators(self._generators(), saved.now or {})
+        self._position = Place(start, indices, saved.batches, first=saved.first)
         return _Epoch(self, self._position, inner)
+
+    def _prove(self, before: Before) -> None:
+        """Draw what the saved rank was given, and hold it against the checksum of what it was given then."""
+        index = self._order.source(0)
+        again = Indices(handed_out(index, before.first, before.position, before.batches), before.batches)
+        again.pass_over()
+        if again.digest(before.batches) != before.digest:
+            raise _changed(before.batches, f"rank {before.position.rank} was given other samples than come now")
 
     def _have_workers(self, *, again: bool) -> None:
         """Workers that persist draw their seed when they start, and not when they are used again."""
@@ -150,14 +209,14 @@ class ResumableLoader:
             iter(self._twin)
             self._order.empty = False
 
-    def continued(self, position: _Position) -> None:
+    def continued(self, position: Place) -> None:
         """Note that a pass has handed out a batch: its position is the one that counts."""
         self._position, self._pending = position, None
 
-    def _capture(self) -> _Start:
+    def _capture(self) -> Start:
         generators = {name: rng.generator_state(g) for name, g in self._generators().items()}
         epochs = {name: sampler.epoch for name, sampler in self._epochs().items()}
-        return _Start(rng.host_states(), generators, epochs, again=self._twin._iterator is not None)
+        return Start(rng.host_states(), generators, epochs, again=self._twin._iterator is not None)
 
     def _generators(self) -> dict[str, Any]:
         """Every generator object that the loader, its samplers and its dataset hold, by place."""
@@ -168,84 +227,63 @@ class ResumableLoader:
         return held(self.loader, counts_epochs)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position: batches handed out in this epoch, random states at its start, generators as they are now."""
+        """The position: batches handed out in this epoch, random states at its start, generators as they are now.
+
+        And the facts of it that hold in a world of another size, under `position`.
+        """
+        saved = self._saved()
+        return {**saved.state(), POSITION: self._facts(saved).to_plain()}
+
+    def _saved(self) -> Saved:
         if self._pending is not None:
-            return self._pending.state()
+            return self._pending
         now = {name: rng.generator_state(g) for name, g in self._generators().items()}
         position = self._position
         if position is None or position.done:
             epochs = {name: sampler.epoch for name, sampler in self._epochs().items()}
-            return _Saved(0, 0, _Start({}, {}, epochs), now).state()
-        return _Saved(position.batches, position.indices.digest(position.batches), position.start, now).state()
+            return Saved(0, 0, Start({}, {}, epochs), now)
+        digest = position.indices.digest(position.batches)
+        return Saved(position.batches, digest, position.start, now, first=position.first)
+
+    def _facts(self, saved: Saved) -> Position:
+        made = setting(self.loader, "resumable")
+        epochs = set(saved.start.epochs.values())
+        if made.epoch is not None and len(epochs) == 1:
+            made = replace(made, epoch=epochs.pop())
+        if not saved.within:
+            return made
+        if made.order in ("own", "stream"):
+            return replace(made, under_way=True, consumed=saved.batches, drawn=saved.digest)
+        source = self._order.source(saved.first)
+        return replace(
+            made,
+            under_way=True,
+            consumed=made.done(saved.first, made.batch * saved.batches),
+            ended=saved.batches >= len(source),
+            drawn=drawn_from(self.loader, saved.start.generators, saved.start.host),
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a position. The next iteration gives the batches that were left."""
-        saved = _Saved(state["batches"], state["digest"], _Start(**state["start"]), state["generators"])
+        saved = Saved.of(state)
         generators = self._generators()
-        if generators.keys() != saved.now.keys():
+        if saved.now is not None and generators.keys() != saved.now.keys():
             raise MismatchError(
                 f"the saved loader has generators at {_listed(saved.now)}, the live one at {_listed(generators)}",
                 remedy="Build the loader with the same generators and samplers as the one that was saved.",
             )
-        _set_generators(generators, saved.now)
+        if state.get("epoch") is not None:
+            saved = saved.in_epoch(dict.fromkeys(self._epochs(), state["epoch"]))
+        _set_generators(generators, saved.now or {})
         for set_epoch in saved.start.epoch_setters(self._epochs()):
             set_epoch()
         self._pending = saved
 
 
-@dataclass(slots=True)
-class _Position:
-    """Where a pass over the loader is: its start, the indices that it draws, and the batches handed out."""
-
-    start: _Start
-    indices: Indices
-    batches: int = 0
-    done: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """What decides the order of an epoch, as it was when the epoch began. `again`: with workers that were there."""
-
-    host: Mapping[str, Any] = field(default_factory=dict)
-    generators: Mapping[str, Any] = field(default_factory=dict)
-    epochs: Mapping[str, int] = field(default_factory=dict)
-    again: bool = False
-
-    def setters(self, generators: Mapping[str, Any], epochs: Mapping[str, Any]) -> list[Callable[[], Any]]:
-        """One call for each state."""
-        own = [rng.generator_setter(generators[name], state) for name, state in self.generators.items()]
-        return [*rng.host_setters(self.host), *own, *self.epoch_setters(epochs)]
-
-    def epoch_setters(self, epochs: Mapping[str, Any]) -> list[Callable[[], Any]]:
-        """One call for each sampler that is told its epoch."""
-        known = [(epochs[name], epoch) for name, epoch in self.epochs.items() if name in epochs]
-        return [partial(sampler.set_epoch, epoch) for sampler, epoch in known]
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """A position as it is written: `now` are the loader's generators at the save."""
-
-    batches: int
-    digest: int
-    start: _Start
-    now: Mapping[str, Any]
-
-    def state(self) -> dict[str, Any]:
-        start = {"host": dict(self.start.host), "generators": dict(self.start.generators)}
-        return {
-            "batches": self.batches,
-            "digest": self.digest,
-            "start": {**start, "epochs": dict(self.start.epochs), "again": self.start.again},
-            "generators": dict(self.now),
-        }
-
-
 class _Epoch:
     """One pass over a loader: counts what it hands out."""
 
-    def __init__(self, owner: ResumableLoader, position: _Position, inner: Iterator[Any]) -> None:
+    def __init__(self, owner: ResumableLoader, position: Place, inner: Iterator[Any]) -> None:
         self._owner, self._position, self._inner = owner, position, inner
 
     def __iter__(self) -> _Epoch:

@@ -20,20 +20,26 @@ from unmoor.values.plan import Copy
 from unmoor.values.strides import contiguous
 from unmoor.values.target import Slot
 
+from .held import Held
 from .sinks import TensorSink
 from .trees import Realizer, quantized
 
-__all__ = ["LiveStorages", "allocate", "refuse_other_order"]
+__all__ = ["LiveStorages", "allocate", "dtype_of", "refuse_other_order"]
 
 _NUMBERS: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
-def allocate(slot: Slot) -> torch.Tensor:
-    """A new tensor for a slot that is to be made."""
-    return torch.empty_strided(slot.shape, slot.stride, dtype=_dtype(slot.dtype), device=torch.device(slot.device))
+def allocate(slot: Slot) -> torch.Tensor | Held:
+    """A new tensor for a slot that is to be made, or its parts: each on its own."""
+    dtype, device = dtype_of(slot.dtype), torch.device(slot.device)
+    if slot.boxes is None:
+        return torch.empty_strided(slot.shape, slot.stride, dtype=dtype, device=device)
+    parts = tuple((box, torch.empty(box.sizes, dtype=dtype, device=device)) for box in slot.boxes)
+    return Held(torch.Size(slot.shape), dtype, device, parts)
 
 
-def _dtype(name: str) -> torch.dtype:
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype of a name. Raises UnsupportedFile where this torch lacks it."""
     found: torch.dtype | None = getattr(torch, name, None)
     if found is None:
         raise UnsupportedFile(
@@ -126,7 +132,7 @@ class LiveStorages:
         return made.requires_grad_(node.requires_grad) if node.requires_grad else made
 
     def _window(self, node: TensorNode) -> torch.Tensor:
-        dtype = _dtype(node.dtype)
+        dtype = dtype_of(node.dtype)
         if node.storage is None or node.storage.key not in self._live:
             return torch.empty_strided(node.shape, node.stride, dtype=dtype, device="meta")
         live = self._live[node.storage.key]

@@ -1,7 +1,7 @@
 """Live modules as values: their tensors by canonical name.
 
 A canonical name is the fully qualified name with the segments of known wrappers left out, wherever they stand (see
-`wrappers`). Parameters that are kept in another form are seen whole (see `shards`).
+`wrappers`). Parameters that are kept in another form are seen whole, or as Held where ranks share them (see `shards`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from unmoor.errors import UsageError
+from unmoor.values.strides import contiguous
 from unmoor.values.target import Slot, TargetModule
 
 from .devices import tag
+from .held import Held
 from .hooks import is_plain_module, local_metadata
 from .layouts import layout_of
 from .parametrized import parametrizations
-from .shards import Key, Piece, is_flat, is_shared_out, pieces, prepare, whole
+from .shards import Key, Piece, is_flat, is_shared_out, memory_of, pieces, prepare, whole
 from .wrappers import Place, names_of, unwrap, walk
 
 __all__ = [
@@ -41,14 +43,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ModuleView:
-    """A live module's own tensors: canonical name -> tensor, in the order of its state dict.
+    """A live module's own tensors: canonical name -> tensor or Held, in the order of its state dict.
 
     `parameters` are the names of parameters, `trained` those that want gradients. `extra` maps a canonical name to the
     submodule whose extra state it is. `metadata` is what torch keeps as `_metadata` of a state dict. `wrappers` are the
     wrapper classes met. `keys` is how an optimizer knows a parameter whose tensor here is not the live object itself.
     """
 
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, Any]
     parameters: frozenset[str] = frozenset()
     extra: dict[str, nn.Module] = field(default_factory=dict)
     metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class ModuleView:
 def state_tensors(module: nn.Module) -> ModuleView:
     """All parameters, persistent buffers and extra states of a module by canonical name.
 
-    Raises UsageError for parameters that are spread over many ranks.
+    Raises UsageError for a DTensor that no one place of the whole belongs to.
     """
     places = list(walk(module))
     for place in places:
@@ -76,13 +78,13 @@ def state_tensors(module: nn.Module) -> ModuleView:
         found.wrappers |= dict.fromkeys(type(w).__name__ for w in place.wrappers)
         found.metadata[prefix.rstrip(".")] = local_metadata(place)
         for name, flat, piece in flats.get(id(inner), ()):
-            found.add(prefix + name, flat, piece.cut(flat), (id(flat), piece.number))
+            found.add(prefix + name, flat, piece.cut(memory_of(flat)), (id(flat), piece.number))
         for name, parameter in inner._parameters.items():
             if parameter is not None and not is_flat(parameter):
-                found.add(prefix + name, parameter, whole(parameter), (id(parameter), 0))
+                found.add(prefix + name, parameter, whole(parameter, prefix + name), (id(parameter), 0))
         for name, buffer in inner._buffers.items():
             if buffer is not None and name not in inner._non_persistent_buffers_set:
-                found.tensors[prefix + name] = whole(buffer)
+                found.tensors[prefix + name] = whole(buffer, prefix + name)
         if type(inner).get_extra_state is not nn.Module.get_extra_state:
             found.extra[prefix + "_extra_state"] = inner
     return found.view()
@@ -102,14 +104,14 @@ def _flat_pieces(places: list[Place]) -> dict[int, list[tuple[str, torch.Tensor,
 class _Found:
     """A view in the making."""
 
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    tensors: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, bool] = field(default_factory=dict)
     extra: dict[str, nn.Module] = field(default_factory=dict)
     metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
     wrappers: dict[str, None] = field(default_factory=dict)
     keys: dict[str, Key] = field(default_factory=dict)
 
-    def add(self, name: str, live: torch.Tensor, tensor: torch.Tensor, key: Key) -> None:
+    def add(self, name: str, live: torch.Tensor, tensor: torch.Tensor | Held, key: Key) -> None:
         self.tensors[name] = tensor
         self.parameters[name] = live.requires_grad
         self.keys[name] = key
@@ -152,16 +154,20 @@ def own_state(module: nn.Module, state: Mapping[str, Any]) -> OrderedDict[str, A
     return made
 
 
-def slot_of(identity: str, tensor: torch.Tensor, *, device: torch.device | None = None, alias: str = "") -> Slot:
-    """The slot that a live strided tensor is, on `device` once it has been moved there."""
+def slot_of(
+    identity: str, tensor: torch.Tensor | Held, *, device: torch.device | None = None, alias: str = ""
+) -> Slot:
+    """The slot that a live strided tensor is, or the parts of one, on `device` once it has been moved there."""
+    held = isinstance(tensor, Held)
     return Slot(
         id=identity,
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
-        stride=tuple(tensor.stride()),
+        stride=contiguous(tuple(tensor.shape)) if isinstance(tensor, Held) else tuple(tensor.stride()),
         device=tag(device or tensor.device),
-        dense=is_dense(tensor),
+        dense=held or is_dense(tensor),
         alias=alias,
+        boxes=tensor.boxes if isinstance(tensor, Held) else None,
     )
 
 
@@ -189,13 +195,17 @@ def target_module(
         if isinstance(tensor, UninitializedTensorMixin):
             slots[name] = Slot(identity, (-1,), "", (1,), tag(tensor.device), dense=False)
             continue
-        if layout_of(tensor) != "strided":
+        if not isinstance(tensor, Held) and layout_of(tensor) != "strided":
             slots[name] = Slot(identity, (-1,), "", (1,), tag(tensor.device), dense=False, layout=layout_of(tensor))
             continue
-        same = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-        owner = owners.setdefault(same, identity)
+        owner = owners.setdefault(view.key(name) if isinstance(tensor, Held) else _window(tensor), identity)
         slots[name] = slot_of(identity, tensor, device=device, alias="" if owner == identity else owner)
     return _target(role, label, module, view, slots, frozenset(view.extra), device), view
+
+
+def _window(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What two tensors that are the same elements of one storage have in common."""
+    return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
 
 
 def whole_module(
@@ -205,8 +215,8 @@ def whole_module(
 
     Raises UsageError where FSDP holds its parameters: its own methods would not take whole tensors.
     """
-    _refuse_sharded(label, module)
     view = state_tensors(module)
+    _refuse_sharded(label, module)
     state = own_state_dict(module)
     slots: OrderedDict[str, Slot] = OrderedDict()
     for name, value in state.items():
@@ -217,10 +227,10 @@ def whole_module(
 
 
 def _refuse_sharded(label: str, module: nn.Module) -> None:
-    if any(is_flat(p) or is_shared_out(p) for p in module.parameters()):
+    if any(is_flat(p) or is_shared_out(p) or isinstance(whole(p), Held) for p in module.parameters()):
         raise UsageError(
             f"{label}: {type(module).__name__} saves or loads in a way of its own (a hook, or a method of a class), "
-            "and FSDP holds its parameters: the two cannot be told apart",
+            "and its parameters are sharded: the two cannot be told apart",
             remedy="Save and restore it before it is wrapped, or without that hook.",
         )
 

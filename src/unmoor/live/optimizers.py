@@ -19,8 +19,9 @@ from unmoor.values.target import TargetGroup, TargetOptimizer, TargetParam
 from unmoor.values.text import count
 
 from .devices import tag
-from .modules import is_dense, slot_of
-from .shards import Key, Seat, gather, group_seats, state_of
+from .held import Held
+from .modules import slot_of
+from .shards import Key, Seat, gather, group_seats, local_of, state_of
 
 __all__ = [
     "apply_state",
@@ -146,7 +147,7 @@ def _shared_storages(optimizer: Optimizer) -> frozenset[int]:
     seen: set[int] = set()
     twice: set[int] = set()
     for state in optimizer.state.values():
-        for value in state.values() if isinstance(state, dict) else ():
+        for value in map(local_of, state.values() if isinstance(state, dict) else ()):
             if isinstance(value, torch.Tensor) and value.layout == torch.strided:
                 storage = value.untyped_storage()._cdata
                 (twice if storage in seen else seen).add(storage)
@@ -167,20 +168,23 @@ def _target_param(
     state = state_of(optimizer, seat)
     stays = device is None or device == param.device
     slots = {k: slot_of(f"{identity}/{k}", v) for k, v in state.items() if stays and _can_be_filled(v, shared)}
+    own = slot_of(identity, param, device=device)
     return TargetParam(
         name=name,
-        shape=tuple(param.shape),
-        dtype=str(param.dtype).removeprefix("torch."),
-        device=tag(device or param.device),
-        stride=tuple(param.stride()),
-        dense=is_dense(param),
+        shape=own.shape,
+        dtype=own.dtype,
+        device=own.device,
+        stride=own.stride,
+        dense=own.dense,
         state=slots,
+        boxes=own.boxes,
     )
 
 
 def _can_be_filled(value: Any, shared: frozenset[int]) -> bool:
-    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.requires_grad
-    return plain and value.untyped_storage()._cdata not in shared
+    local = local_of(value)
+    plain = isinstance(local, torch.Tensor) and local.layout == torch.strided and not value.requires_grad
+    return plain and local.untyped_storage()._cdata not in shared
 
 
 def apply_state(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,10 @@ from torch.serialization import location_tag
 
 from .sinks import host_memory
 
-__all__ = ["StorageBlob", "pickle_tree"]
+__all__ = ["StorageBlob", "pickle_tree", "storage_ranges"]
 
 _ALIGN = 16
+_PIECE = 4 << 20
 
 
 class StorageBlob:
@@ -40,6 +41,20 @@ class StorageBlob:
     def fetch(self, offset: int, target: memoryview) -> None:
         """Copy bytes from `offset` into `target`, as many as it holds."""
         torch.frombuffer(target, dtype=torch.uint8).copy_(self._bytes[offset : offset + len(target)])
+
+    def checksum(self, crc32: Callable[..., int], alive: Callable[[], None]) -> int:
+        """The CRC-32 of all bytes. `alive` is called for each piece that was read."""
+        total = 0
+        buffer = bytearray(0 if self._host else min(_PIECE, self.nbytes))
+        for offset in range(0, self.nbytes, _PIECE):
+            size = min(_PIECE, self.nbytes - offset)
+            data = self.direct(offset, size)
+            if data is None:
+                data = memoryview(buffer)[:size]
+                self.fetch(offset, data)
+            total = crc32(data, total)
+            alive()
+        return total
 
 
 @dataclass(slots=True)
@@ -70,7 +85,7 @@ class _StorageRef:
 
 def pickle_tree(tree: Any, tensors: Iterable[torch.Tensor]) -> tuple[bytes, dict[str, StorageBlob]]:
     """The pickle of `tree`, and key -> blob of every storage in it. `tensors` are all tensors of the tree."""
-    ranges = _ranges(tensors)
+    ranges = storage_ranges(tensors)
     sink = io.BytesIO()
     pickler = _Pickler(sink, ranges)
     pickler.dump(tree)
@@ -88,7 +103,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _ranges(tensors: Iterable[torch.Tensor]) -> dict[int, _Range]:
+def storage_ranges(tensors: Iterable[torch.Tensor]) -> dict[int, _Range]:
     """Storage -> the bytes of it that plain tensors reach, from a multiple of the largest element size on."""
     found: dict[int, _Range] = {}
     whole: set[int] = set()

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from unmoor.errors import MismatchError, UsageError
 from unmoor.values.target import Stream
 
-from .devices import available, device_module
+from .derived import can_derive, derived
+from .devices import available, device_module, own_index
 
 __all__ = [
+    "Chosen",
     "capture",
     "generator_kind",
     "generator_setter",
@@ -75,24 +78,28 @@ def is_generator(value: Any) -> bool:
 
 def streams(generators: Mapping[str, Any], asked: Collection[str] = ()) -> tuple[Stream, ...]:
     """Every stream of this process, and the named generators; `asked` are the names that the caller gave."""
-    found = [Stream("torch-cpu", "cpu"), *(Stream("torch-device", kind, n) for kind, _, n in _accelerators())]
+    found = [Stream("torch-cpu", "cpu")]
+    found += [Stream("torch-device", kind, n, own=own_index(kind)) for kind, _, n in _accelerators()]
     if _numpy() is not None:
         found.append(Stream("numpy", "numpy"))
     found.append(Stream("python", "python"))
-    return (*found, *(Stream("generator", n, 1, generator_kind(g), n in asked) for n, g in generators.items()))
+    found += [Stream("generator", n, 1, generator_kind(g), n in asked) for n, g in generators.items()]
+    return tuple(found if can_derive() else (replace(stream, derives=False) for stream in found))
 
 
 def capture(generators: Mapping[str, Any]) -> dict[str, Any]:
     """The states of all streams, as they stand now.
 
-    Keys: torch (CPU ByteTensor), devices (device type -> list of ByteTensors by index), numpy (numpy's legacy global
-    state), python (random.getstate()), generators (name -> {flavour, state}). numpy arrays become CPU tensors.
+    Keys: torch (CPU ByteTensor), devices (device type -> list of ByteTensors by index), current (device type -> index
+    of the device that this process works on), numpy (numpy's legacy global state), python (random.getstate()),
+    generators (name -> {flavour, state}). numpy arrays become CPU tensors.
     """
     host = host_states()
     states: dict[str, Any] = {_TORCH_CPU: host.pop(_TORCH_CPU)}
     devices = {kind: [_device_state(module, kind, i) for i in range(n)] for kind, module, n in _accelerators()}
     if devices:
         states["devices"] = devices
+        states["current"] = {kind: own_index(kind) for kind in devices}
     states |= host
     if generators:
         states["generators"] = {name: generator_state(g) for name, g in generators.items()}
@@ -112,7 +119,7 @@ def host_setters(states: Mapping[str, Any]) -> list[Setter]:
     """One call for each of the states that `host_states` gave; a stream that this process lacks is left out."""
     kinds = {_TORCH_CPU: "torch-cpu", "numpy": "numpy", "python": "python"}
     here = {key: state for key, state in states.items() if key != "numpy" or _numpy() is not None}
-    return setters([(kinds[key], key, 0, state) for key, state in here.items()], {})
+    return setters([Chosen(kinds[key], key, 0, state) for key, state in here.items()], {})
 
 
 def _device_state(module: Any, kind: str, index: int) -> torch.Tensor:
@@ -144,16 +151,29 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, numpy.generic) else value
 
 
-def setters(chosen: list[tuple[str, str, int, Any]], generators: Mapping[str, Any]) -> list[Setter]:
+class Chosen(NamedTuple):
+    """A state to set: of which stream, and under which key it is derived from that of another rank, if it is."""
+
+    kind: str
+    name: str
+    index: int
+    state: Any
+    spawn_key: tuple[int, ...] = ()
+
+
+def setters(chosen: Iterable[Chosen], generators: Mapping[str, Any]) -> list[Setter]:
     """One call for each state to set, after every state was tried on a scratch generator.
 
-    `chosen` holds (kind, name, index, state). Raises MismatchError listing every state that does not fit; then nothing
-    was changed.
+    Raises MismatchError listing every state that does not fit; then nothing was changed.
     """
     calls: list[Setter] = []
     faults: list[str] = []
-    for kind, name, index, state in chosen:
+    for one in chosen:
+        kind, name, index, state, key = one
         try:
+            if key:
+                _setter(kind, name, index, state, generators)
+                state = derived(state, key, kind=kind, device=_device(kind, name, index), like=generators.get(name))
             calls.append(_setter(kind, name, index, state, generators))
         except (TypeError, ValueError, RuntimeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             faults.append(f"{kind} {name}: {' '.join(str(error).split())[:200]}")
@@ -181,9 +201,16 @@ def _setter(kind: str, name: str, index: int, state: Any, generators: Mapping[st
     return generator_setter(generators[name], state)
 
 
+def _device(kind: str, name: str, index: int) -> torch.device:
+    """The device that a stream belongs to."""
+    if kind != "torch-device":
+        return torch.device("cpu")
+    return torch.device(name) if name == "mps" else torch.device(name, index)
+
+
 def _device_setter(kind: str, index: int, state: Any) -> Setter:
     module = device_module(kind)
-    device = torch.device(kind) if kind == "mps" else torch.device(kind, index)
+    device = _device("torch-device", kind, index)
     torch.Generator(device=device).set_state(state)
     return lambda: module.set_rng_state(state) if kind == "mps" else module.set_rng_state(state, device)
 

@@ -17,15 +17,16 @@ from torch import nn
 from unmoor.errors import MismatchError, RestoreError
 from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.plan import AdvanceSchedule, Copy, LoadSchedule, LoadState, MoveModule, SetOptimizer, SetRng
-from unmoor.values.target import Slot
 
 from . import aside, rng, schedulers
-from .loaders import is_stateful_loader, prime
-from .loading import allocate
+from .held import Held
+from .loaders import give_state, put_back_later
+from .loading import allocate, dtype_of
 from .materialise import materialise
 from .modules import own_state
 from .optimizers import apply_state, keep_precise, left_over, same_groups
-from .sinks import TensorSink
+from .shards import Seat, fresh, group_seats
+from .sinks import HeldSink, TensorSink, sink_of
 from .survey import Handles
 from .trees import Realizer
 
@@ -37,7 +38,7 @@ class Run:
 
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
-        self._made: dict[str, torch.Tensor] = {}
+        self._made: dict[str, Any] = {}
         self._undo: list[tuple[Any, Callable[[], Any], Callable[[], Any] | None]] = []
 
     def move(self, steps: Iterable[MoveModule]) -> None:
@@ -49,17 +50,28 @@ class Run:
                 item.to(step.device)
         self._handles.refresh()
 
-    def sinks(self, copies: Sequence[Copy]) -> dict[str, TensorSink]:
+    def sinks(self, copies: Sequence[Copy]) -> dict[str, TensorSink | HeldSink]:
         """Slot id -> sink, making the tensors of slots that do not exist yet."""
         live = self._handles.tensors()
-        found: dict[str, TensorSink] = {}
+        seats = self._seats() if any(step.slot.make and step.slot.boxes is not None for step in copies) else {}
+        found: dict[str, TensorSink | HeldSink] = {}
         for step in copies:
             slot = step.slot
             if slot.make and slot.id not in self._made:
-                self._made[slot.id] = allocate(slot)
+                seat = _owner(slot.id, seats) if slot.boxes is not None else None
+                own = fresh(seat, dtype_of(slot.dtype), torch.device(slot.device)) if seat else allocate(slot)
+                self._made[slot.id] = own
             tensor = self._made[slot.id] if slot.make else live[slot.id]
-            found[slot.id] = TensorSink(tensor, dense=slot.dense)
+            found[slot.id] = sink_of(tensor, dense=slot.dense)
         return found
+
+    def _seats(self) -> dict[str, Seat]:
+        """What the ids of state that is to be made begin with -> the parameter that it is for."""
+        return {
+            f"{label}/state/{position}": seat
+            for label, optimizer in self._handles.optimizers.items()
+            for position, seat in enumerate(s for group in optimizer.param_groups for s in group_seats(group))
+        }
 
     def difference(self, one: Copy, other: Copy, fill: Callable[[Sequence[Copy]], Any]) -> str:
         """How two stored tensors differ, in words; "" where they are equal. Reads one pair at a time."""
@@ -79,14 +91,8 @@ class Run:
         ]
         fill(scratch)
         left, right = (self._made.pop(c.slot.id) for c in scratch)
-        if torch.equal(left, right):
-            return ""
-        gap = (
-            (left.double() - right.double()).abs().max().item()
-            if not left.is_complex()
-            else (left - right).abs().max().item()
-        )
-        return f"by at most {gap:g}"
+        pairs = [(a, b) for a, b in zip(_parts(left), _parts(right), strict=True) if not torch.equal(a, b)]
+        return f"by at most {max(map(_gap, pairs)):g}" if pairs else ""
 
     def value(self, tree: Any) -> Any:
         """A plan's inert tree as live values, its Slots as the tensors that arrived."""
@@ -124,8 +130,7 @@ class Run:
         if isinstance(step, LoadSchedule):
             schedulers.load_state(item, state)
         else:
-            item.load_state_dict(own_state(item, state) if isinstance(item, nn.Module) else state)
-        prime(item)
+            give_state(item, own_state(item, state) if isinstance(item, nn.Module) else state)
         if isinstance(step, LoadSchedule) and step.groups:
             groups = tuple(self.value(dict(options)) for options in step.groups)
             schedulers.set_groups(self._handles.schedulers[step.label], groups)
@@ -197,18 +202,18 @@ class Run:
 
     def rng_setters(self, steps: Iterable[SetRng]) -> list[rng.Setter]:
         """One call for each stream, every state tried on a scratch generator first."""
-        chosen = [(step.kind, step.name, step.index, self.value(step.state)) for step in steps]
+        chosen = [rng.Chosen(s.kind, s.name, s.index, self.value(s.state), s.spawn_key) for s in steps]
         return rng.setters(chosen, self._handles.generators)
 
 
-class _Lookup(Mapping[str, torch.Tensor]):
-    """Slot id -> tensor: those made in this run, and those that were there."""
+class _Lookup(Mapping[str, Any]):
+    """Slot id -> tensor, or Held: those made in this run, and those that were there."""
 
-    def __init__(self, handles: Handles, made: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, handles: Handles, made: Mapping[str, Any]) -> None:
         self._handles, self._made = handles, made
-        self._live: dict[str, torch.Tensor] | None = None
+        self._live: dict[str, Any] | None = None
 
-    def __getitem__(self, key: str) -> torch.Tensor:
+    def __getitem__(self, key: str) -> Any:
         if key in self._made:
             return self._made[key]
         if self._live is None:
@@ -222,8 +227,21 @@ class _Lookup(Mapping[str, torch.Tensor]):
         return len({**self._handles.tensors(), **self._made})
 
 
-def _scratch(step: Copy, number: int) -> Slot:
-    return replace(step.slot, id=f"twin/{number}", device="cpu", alias="", make=True)
+def _owner(identity: str, seats: Mapping[str, Seat]) -> Seat | None:
+    """The parameter whose state a slot is: its key may have slashes of its own."""
+    while identity and identity not in seats:
+        identity = identity.rpartition("/")[0]
+    return seats.get(identity)
+
+
+def _parts(tensor: torch.Tensor | Held) -> list[torch.Tensor]:
+    return [part for _, part in tensor.parts] if isinstance(tensor, Held) else [tensor]
+
+
+def _gap(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """How far two tensors are apart at most."""
+    left, right = pair if pair[0].is_complex() else (pair[0].double(), pair[1].double())
+    return float((left - right).abs().max())
 
 
 def _is_whole(step: Copy) -> bool:
@@ -233,16 +251,12 @@ def _is_whole(step: Copy) -> bool:
 
 def _way_back(item: Any) -> Callable[[], Any]:
     """What puts an object back as it is now."""
-    if is_stateful_loader(item):  # asking one for its state would make its iterator, and draw random numbers
-        return partial(_put_attributes, item, dict(vars(item)))
+    stateful = put_back_later(item)
+    if stateful is not None:
+        return stateful
     scheduled = schedulers.find_scheduler(item) is not None
     try:
         state = copy.deepcopy(schedulers.saved_state(item) if scheduled else item.state_dict())
     except Exception:  # noqa: BLE001 - an object that cannot be asked cannot be put back; the load goes on
         state = None
     return partial(schedulers.load_state, item, state) if scheduled else partial(item.load_state_dict, state)
-
-
-def _put_attributes(item: Any, attributes: dict[str, Any]) -> None:
-    vars(item).clear()
-    vars(item).update(attributes)

@@ -1,32 +1,39 @@
-"""Parameters that are kept in another form than the model has them, as whole tensors: DTensor and FSDP's FlatParameter.
+"""Parameters that are kept in another form than the model has them: DTensor and FSDP's FlatParameter.
 
-In a world of one the local part is the whole, so nothing here talks to other ranks; with more ranks it is refused. An
-optimizer sees such a parameter as one or several seats: one for each parameter that the model has.
+In a world of one the local part is the whole. Where several ranks share a tensor out, what this rank has of it is Held;
+nothing here talks to other ranks. An optimizer sees a parameter as one or several seats: one for each parameter that
+the model has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from unmoor.errors import UsageError
+from unmoor.values.boxes import Box
 
+from .flat_shards import Piece, is_flat, joined, memory_of, note_flat, numbers, piece_of, pieces
+from .held import Held
 from .wrappers import Place
 
 __all__ = [
     "Key",
     "Piece",
     "Seat",
+    "fresh",
     "gather",
     "group_seats",
     "is_flat",
     "is_shared_out",
     "keys_of",
+    "local_of",
+    "memory_of",
     "pieces",
     "prepare",
     "seats",
@@ -39,30 +46,28 @@ Key = tuple[int, int]
 """How an optimizer and a module know that they mean the same parameter: id of the live object, number of the piece."""
 
 
-class Piece(NamedTuple):
-    """One parameter of the model inside a FlatParameter. Those that share memory have the same number."""
-
-    module: nn.Module
-    name: str
-    start: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...] | None
-    number: int
-
-    def cut(self, flat: torch.Tensor) -> torch.Tensor:
-        """The part of a tensor of the FlatParameter's length that is this parameter's, in its shape."""
-        window = flat.detach()[self.start : self.start + torch.Size(self.shape).numel()]
-        return window.view(self.shape) if self.stride is None else window.as_strided(self.shape, self.stride)
-
-
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A parameter of the model as an optimizer holds it: `tensor` is its whole memory, `owner` what the group has."""
+    """A parameter of the model as an optimizer holds it: `tensor` is its whole memory or Held, `owner` what groups have.
+
+    `piece` is set for one of the parameters in a FlatParameter; `window` for one that the model kept beside a
+    FlatParameter which is spread over ranks.
+    """
 
     key: Key
     owner: torch.Tensor
-    tensor: torch.Tensor
+    tensor: Any
     piece: Piece | None = None
+    window: Piece | None = None
+
+    def seen(self, value: Any) -> Any:
+        """A state tensor, in the form of the owner's local memory, as this parameter's: whole, or Held."""
+        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+            return whole(value)
+        own = self.piece or self.window
+        if own is not None and value.shape == memory_of(self.owner).shape:
+            return own.cut(value)
+        return _beside(self.tensor, value) if _laid_out_alike(self.owner, value) else whole(value)
 
 
 def is_shared_out(tensor: Any) -> bool:
@@ -70,25 +75,86 @@ def is_shared_out(tensor: Any) -> bool:
     return type(tensor).__name__ == "DTensor" and type(tensor).__module__.startswith("torch.distributed")
 
 
-def is_flat(tensor: Any) -> bool:
-    """Whether a parameter is FSDP's FlatParameter: many parameters in one piece of memory."""
-    return bool(getattr(tensor, "_is_flat_param", False))
+def whole(tensor: Any, name: str = "") -> Any:
+    """A tensor as what it is to the model: all of it, or Held where several ranks share it out.
+
+    A DTensor's local tensor is all of it in a world of one. Raises UsageError, with `name`, for a DTensor that no one
+    place of the whole belongs to.
+    """
+    if is_shared_out(tensor):
+        local = tensor.detach().to_local()
+        return local if tensor.device_mesh.size() == 1 else _held(tensor, local, name)
+    window = piece_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    return tensor if window is None else window.cut(tensor)
 
 
-def whole(tensor: Any) -> Any:
-    """A DTensor's local tensor, which is all of it in a world of one; anything else as it is."""
-    if not is_shared_out(tensor):
-        return tensor
-    _refuse_many(tensor.device_mesh.size(), "a DTensor")
-    return tensor.to_local() if tensor.requires_grad is False else tensor.detach().to_local()
+def _held(tensor: Any, local: torch.Tensor, name: str) -> Held:
+    """The box of a DTensor that is here. Where it is, torch says."""
+    why = _unclear(tensor)
+    if why:
+        raise UsageError(
+            f"{name or 'a DTensor'} is laid out as {tuple(tensor.placements)} over a mesh of "
+            f"{tuple(tensor.device_mesh.shape)}: {why}",
+            remedy="Redistribute it before saving or restoring: tensor.redistribute(placements=[...]).",
+        )
+    boxes: list[Box] = []
+    if tensor.device_mesh.get_coordinate() is not None:
+        chunks = tensor.__create_chunk_list__()
+        boxes = [Box(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in chunks]
+    parts = tuple((box, local) for box in boxes if 0 not in box.sizes or not tensor.numel())
+    if any(box.sizes != tuple(part.shape) for box, part in parts):
+        raise UsageError(
+            f"{name or 'a DTensor'} holds {tuple(local.shape)} on this rank, and its placements "
+            f"{tuple(tensor.placements)} say {[box.sizes for box in boxes]}",
+            remedy="Make it with distribute_tensor, or give DTensor.from_local its shape and stride.",
+        )
+    return Held(tensor.shape, tensor.dtype, local.device, parts, tensor.requires_grad, local)
+
+
+def _laid_out_alike(param: Any, value: Any) -> bool:
+    """Whether a DTensor of an optimizer has its elements where its parameter has them."""
+    if not (is_shared_out(param) and is_shared_out(value)):
+        return False
+    return bool((param.shape, param.placements) == (value.shape, value.placements) and param.device_mesh == value.device_mesh)
+
+
+def _beside(own: Any, value: Any) -> Any:
+    """Such a DTensor as its parameter is seen: asking torch where each of its parts lies would take longer."""
+    local = value.detach().to_local()
+    if not isinstance(own, Held):
+        return local
+    parts = tuple((box, local) for box in own.boxes)
+    return Held(own.shape, value.dtype, local.device, parts, value.requires_grad, local)
+
+
+def _unclear(tensor: Any) -> str:
+    """Why the local tensor of a DTensor is no box of the whole; "" where it is one."""
+    if any(placement.is_partial() for placement in tensor.placements):
+        return "each rank has a summand of its values and not a part of them"
+    sizes = tensor.device_mesh.shape
+    for number, placement in enumerate(tensor.placements):
+        factor = getattr(placement, "split_factor", None)
+        if factor is None or sizes[number] == 1:
+            continue
+        later = [n for n in range(number + 1, len(sizes)) if getattr(tensor.placements[n], "dim", None) == placement.dim]
+        if factor != torch.Size([sizes[n] for n in later]).numel():
+            return "each rank has elements that do not lie side by side"
+    return ""
+
+
+def local_of(value: Any) -> Any:
+    """The memory of this process behind a value: its local tensor where it is spread over ranks."""
+    if isinstance(value, Held):
+        return value.local
+    return value.detach().to_local() if is_shared_out(value) else value
 
 
 def prepare(place: Place) -> None:
-    """Have a sharded module hold its sharded parameters, as its own hooks do before a state dict; refuse many ranks."""
+    """Have a sharded module hold its sharded parameters, as its own hooks do before a state dict. Local to this rank."""
     for wrapper in place.wrappers:
-        if _is_fsdp1(wrapper):
-            group: Any = wrapper.process_group
-            _refuse_many(group.size(), type(wrapper).__name__)
+        handle = getattr(wrapper, "_handle", None) if _is_fsdp1(wrapper) else None
+        if handle is not None:
+            note_flat(handle)
     if any(cls.__name__ == "FSDPModule" and cls.__module__.startswith("torch.") for cls in type(place.module).__mro__):
         place.module.reshard()  # type: ignore[operator]
 
@@ -98,45 +164,18 @@ def _is_fsdp1(module: nn.Module) -> bool:
     return "FullyShardedDataParallel" in names
 
 
-def _refuse_many(ranks: int, what: str) -> None:
-    if ranks != 1:
-        raise UsageError(
-            f"{what} is spread over {ranks} ranks: parameters of many ranks are not supported yet",
-            remedy="Save and restore in a world of one, or use torch.distributed.checkpoint for this model.",
-        )
-
-
-def pieces(flat: Any) -> Iterator[Piece]:
-    """The parameters in a FlatParameter, in its order; parameters that share memory with one of them follow it."""
-    contiguous = getattr(flat, "_contiguities", None) or [True] * len(flat._param_infos)
-    strides = getattr(flat, "_strides", None) or [None] * len(flat._param_infos)
-    shared = list(getattr(flat, "_shared_param_infos", None) or ())
-    start = number = 0
-    for size, padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
-        if not padding:
-            info, shape = flat._param_infos[number], tuple(flat._shapes[number])
-            stride = None if contiguous[number] else tuple(strides[number])
-            yield Piece(info.module, info.param_name, start, shape, stride, number)
-            for other in shared:
-                if (other.prim_module, other.prim_param_name) == (info.module, info.param_name):
-                    yield Piece(other.module, other.param_name, start, shape, stride, number)
-            number += 1
-        start += size
-
-
 def keys_of(param: torch.Tensor) -> list[Key]:
     """The keys of all that a parameter of an optimizer stands for."""
-    if not is_flat(param):
-        return [(id(param), 0)]
-    return [(id(param), number) for number in range(len(param._param_infos))]  # type: ignore[attr-defined]
+    return [(id(param), number) for number in numbers(param)] if is_flat(param) else [(id(param), 0)]
 
 
 def seats(param: torch.Tensor) -> list[Seat]:
     """All that a parameter of an optimizer stands for, in its order."""
     if is_flat(param):
         found = {piece.number: piece for piece in reversed(list(pieces(param)))}
-        return [Seat((id(param), n), param, found[n].cut(param), found[n]) for n in sorted(found)]
-    return [Seat((id(param), 0), param, whole(param))]
+        memory = memory_of(param)
+        return [Seat((id(param), n), param, found[n].cut(memory), found[n]) for n in sorted(found)]
+    return [Seat((id(param), 0), param, whole(param), window=piece_of(param))]
 
 
 def group_seats(group: Mapping[str, Any]) -> list[Seat]:
@@ -146,7 +185,17 @@ def group_seats(group: Mapping[str, Any]) -> list[Seat]:
 
 def state_of(optimizer: Optimizer, seat: Seat) -> dict[str, Any]:
     """The state of a seat that exists and can be looked at in place; nothing for a piece of a FlatParameter."""
-    return {} if seat.piece is not None else {k: whole(v) for k, v in optimizer.state.get(seat.owner, {}).items()}
+    return {} if seat.piece is not None else {k: seat.seen(v) for k, v in optimizer.state.get(seat.owner, {}).items()}
+
+
+def fresh(seat: Seat, dtype: torch.dtype, device: torch.device) -> Held:
+    """Memory for state of a parameter that is spread over ranks, one element for each of the rank's own; not set."""
+    held: Held = seat.tensor
+    own = seat.piece or seat.window
+    if own is not None:
+        return own.alone().cut(torch.empty(own.stop - own.first, dtype=dtype, device=device))  # type: ignore[no-any-return]
+    local = torch.empty_like(held.local, dtype=dtype, device=device, requires_grad=False)  # type: ignore[arg-type]
+    return Held(held.shape, dtype, device, tuple((box, local) for box in held.boxes), local=local)
 
 
 def gather(optimizer: Optimizer, entries: Mapping[int, Mapping[str, Any]]) -> dict[torch.Tensor, dict[str, Any]]:
@@ -158,46 +207,39 @@ def gather(optimizer: Optimizer, entries: Mapping[int, Mapping[str, Any]]) -> di
         seat = everyone[position]
         if seat.piece is not None:
             parts.setdefault(seat.owner, []).append((seat.piece, entry))
-        elif is_shared_out(seat.owner):
+        elif seat.window is None or seat.owner.numel():  # FSDP steps no parameter of which a rank has nothing
             existing = optimizer.state.get(seat.owner, {})
-            made[seat.owner] = {key: _shared_out(seat.owner, v, existing.get(key)) for key, v in entry.items()}
-        else:
-            made[seat.owner] = dict(entry)
-    return made | {flat: _joined(flat, found) for flat, found in parts.items()}
+            made[seat.owner] = {key: _own_form(seat, value, existing.get(key)) for key, value in entry.items()}
+    return made | {flat: joined(flat, found) for flat, found in parts.items()}
 
 
-def _shared_out(param: Any, value: Any, existing: Any) -> Any:
-    """A whole state tensor in the form of its parameter; counters stay plain tensors, as optimizers make them."""
-    if not isinstance(value, torch.Tensor) or value.dim() == 0:
-        return value
-    if is_shared_out(existing) and existing.to_local().data_ptr() == value.data_ptr():
+def _own_form(seat: Seat, value: Any, existing: Any) -> Any:
+    """A state tensor in the form of its parameter; counters stay plain tensors, as optimizers make them."""
+    param: Any = seat.owner
+    local = local_of(value)
+    if not isinstance(local, torch.Tensor) or not (isinstance(value, Held) or local.dim()):
+        return local
+    if isinstance(existing, torch.Tensor) and local_of(existing).data_ptr() == local.data_ptr():
         return existing
+    if not is_shared_out(param):
+        return local
+    if isinstance(value, Held):
+        sizes = {"shape": param.shape, "stride": param.stride()}
+        return type(param).from_local(local, param.device_mesh, param.placements, run_check=False, **sizes)
     placements = param.placements if value.shape == param.shape else None
     return type(param).from_local(value, param.device_mesh, placements, run_check=False)
 
 
-def _joined(flat: torch.Tensor, parts: Sequence[tuple[Piece, Mapping[str, Any]]]) -> dict[str, Any]:
-    joined: dict[str, Any] = {}
-    for key, value in parts[0][1].items():
-        if not isinstance(value, torch.Tensor) or value.dim() == 0:
-            joined[key] = value
-            continue
-        joined[key] = torch.zeros(flat.shape, dtype=value.dtype, device=value.device)
-        for piece, entry in parts:
-            piece.cut(joined[key]).copy_(entry[key])
-    return joined
-
-
 def state_dict(optimizer: Optimizer) -> dict[str, Any]:
-    """The optimizer's state dict with whole plain tensors, one entry for each parameter that the model has."""
+    """The optimizer's state dict with tensors as the model has them, one entry for each parameter that it has."""
     packed = optimizer.state_dict()
     params = [param for group in optimizer.param_groups for param in group["params"]]
-    if not any(is_flat(p) or is_shared_out(p) for p in params):
+    if not any(is_flat(p) or is_shared_out(p) or piece_of(p) is not None for p in params):
         return packed
-    numbers = [i for group in packed["param_groups"] for i in group["params"]]
+    names = [i for group in packed["param_groups"] for i in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     renumbered: dict[Any, list[int]] = {}
-    for identity, param in zip(numbers, params, strict=True):
+    for identity, param in zip(names, params, strict=True):
         renumbered[identity] = []
         for seat in seats(param):
             number = sum(map(len, renumbered.values()))
@@ -212,12 +254,11 @@ def state_dict(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _cut(seat: Seat, key: str, value: Any) -> Any:
-    if seat.piece is None or not isinstance(value, torch.Tensor) or value.dim() == 0:
-        return whole(value)
-    if value.shape != seat.owner.shape:
+    odd = isinstance(value, torch.Tensor) and value.dim() and value.shape != memory_of(seat.owner).shape
+    if odd and (seat.piece is not None or seat.window is not None):
         raise UsageError(
-            f"optimizer state {key!r} of a FlatParameter has shape {tuple(value.shape)}, and not one value for each "
+            f"optimizer state {key!r} of FSDP's flat memory has shape {tuple(value.shape)}, and not one value for each "
             "of its elements: it cannot be told which parameter it belongs to",
-            remedy="Wrap with FullyShardedDataParallel(..., use_orig_params=True), or with fully_shard.",
+            remedy="Wrap with fully_shard, or, on one rank, with FullyShardedDataParallel(..., use_orig_params=True).",
         )
-    return seat.piece.cut(value)
+    return seat.seen(value)

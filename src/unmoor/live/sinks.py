@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from .held import Held
 from .modules import is_dense
 
-__all__ = ["TensorSink", "host_memory"]
+__all__ = ["HeldSink", "TensorSink", "host_memory", "sink_of"]
 
 
 def host_memory(tensor: torch.Tensor, nbytes: int) -> memoryview:
@@ -27,12 +28,13 @@ class TensorSink:
 
     def __init__(self, tensor: torch.Tensor, *, dense: bool) -> None:
         self._tensor = tensor.detach()
-        self._dense = dense
+        self.dense = dense
+        self.stride = tuple(tensor.stride())
         self._host = tensor.device.type == "cpu"
 
     def direct(self, nbytes: int) -> memoryview | None:
         """The tensor's memory as bytes in storage order; None where it is on a device or has gaps."""
-        if not (self._host and self._dense) or nbytes == 0:
+        if not (self._host and self.dense) or nbytes == 0:
             return None
         return host_memory(self._tensor, nbytes)
 
@@ -55,6 +57,38 @@ class TensorSink:
         tensor = self._tensor
         whole = tensor.as_strided((tensor.numel(),), (1,))
         return whole.view(torch.uint8) if whole.dtype != torch.uint8 else whole
+
+
+class HeldSink:
+    """The boxes of a tensor that this process holds, each a sink of its own. There is no memory of the whole."""
+
+    dense = False
+    stride = ()
+
+    def __init__(self, held: Held) -> None:
+        self._parts = {tuple(box.start): tensor for box, tensor in held.parts}
+
+    def direct(self, nbytes: int) -> memoryview | None:
+        """None: the elements of a box lie in no place of the whole."""
+        return None
+
+    def put(self, offset: int, data: memoryview) -> None:
+        """Called for dense slots, which this is not."""
+        raise TypeError("the parts of a tensor take data one by one")
+
+    def accept(self, window: Any, data: memoryview) -> None:
+        """Called for whole slots, which this is not."""
+        raise TypeError("the parts of a tensor take data one by one")
+
+    def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> TensorSink:
+        """The box that begins at `start`."""
+        tensor = self._parts[start]
+        return TensorSink(tensor, dense=is_dense(tensor))
+
+
+def sink_of(tensor: torch.Tensor | Held, *, dense: bool) -> TensorSink | HeldSink:
+    """The sink of a live tensor, or of the parts of one."""
+    return HeldSink(tensor) if isinstance(tensor, Held) else TensorSink(tensor, dense=dense)
 
 
 def _box(tensor: torch.Tensor, start: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:

@@ -12,8 +12,9 @@ import torch
 from unmoor.values.text import count, format_bytes
 
 from .content import Content
+from .held import Held
 
-__all__ = ["Snapshot", "take"]
+__all__ = ["Snapshot", "staged", "take"]
 
 
 class Snapshot:
@@ -37,7 +38,14 @@ def take(content: Content) -> Snapshot:
     copier = _Copier()
     tree = copier.tree(content.tree)
     tensors = {keys: copier.tensor(tensor) for keys, tensor in content.tensors.items()}
-    return Snapshot(replace(content, tree=tree, tensors=tensors))
+    held = {keys: copier.held(value) for keys, value in content.held.items()}
+    return Snapshot(replace(content, tree=tree, tensors=tensors, held=held, copied=True))
+
+
+def staged(values: dict[str, Any]) -> dict[str, Any]:
+    """Copies of values on the CPU. Tensors that share memory go on sharing it."""
+    made: dict[str, Any] = _Copier().tree(values)
+    return made
 
 
 class _Copier:
@@ -53,6 +61,8 @@ class _Copier:
             return self.tensor(value)
         if id(value) in self._done:
             return self._done[id(value)]
+        if isinstance(value, Held):
+            return self.held(value)
         if isinstance(value, dict):
             made: Any = self._remember(value, type(value)())
             made.update((key, self.tree(item)) for key, item in value.items())
@@ -77,6 +87,16 @@ class _Copier:
         if isinstance(value, torch.nn.Parameter):
             made = torch.nn.Parameter(made, value.requires_grad)
         return self._remember(value, made.requires_grad_(value.requires_grad))  # type: ignore[no-any-return]
+
+    def held(self, value: Held) -> Held:
+        """This rank's parts, each copied by itself: the memory around them is not what is saved."""
+        if id(value) in self._done:
+            found: Held = self._done[id(value)]
+            return found
+        with torch.no_grad():
+            parts = tuple((box, part.detach().to("cpu", copy=True)) for box, part in value.parts)
+        made = Held(value.shape, value.dtype, torch.device("cpu"), parts, value.requires_grad)
+        return self._remember(value, made)  # type: ignore[no-any-return]
 
     def _view(self, value: torch.Tensor) -> torch.Tensor:
         """The same view of a copy of its storage."""

@@ -17,13 +17,14 @@ from unmoor.values.roles import ROLES
 from unmoor.values.target import Slot, Target, TargetModule, TargetObject
 
 from . import devices, rng
-from .loaders import refuse_stock, with_loader_generators
+from .held import Held
+from .loaders import loader_setting, refuse_stock, with_loader_generators
 from .materialise import check_swaps, meta_names, unsaved_meta
 from .metrics import MetricState, with_metric_state
 from .modules import ModuleView, is_plain_module, slot_of, state_tensors, target_module, whole_module
 from .optimizers import find_optimizer, live_params, target_optimizer
 from .schedulers import find_scheduler, target_schedule
-from .shards import Key, group_seats, is_flat, is_shared_out, keys_of, state_of
+from .shards import Key, group_seats, is_flat, is_shared_out, keys_of, state_of, whole
 
 __all__ = ["MOVED_ROLES", "Handles", "members", "refuse_swapped", "survey"]
 
@@ -41,14 +42,14 @@ class Handles:
     schedulers: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Slot id -> live tensor as it is now, for all that exists already."""
+    def tensors(self) -> dict[str, Any]:
+        """Slot id -> live tensor, or Held, as it is now, for all that exists already."""
         found = {f"{label}/{name}": t for label, view in self.views.items() for name, t in view.tensors.items()}
         for label, optimizer in self.optimizers.items():
             for g, group in enumerate(optimizer.param_groups):
                 for i, seat in enumerate(group_seats(group)):
                     for key, value in state_of(optimizer, seat).items():
-                        if isinstance(value, torch.Tensor):
+                        if isinstance(value, torch.Tensor | Held):
                             found[f"{label}/{g}/{i}/{key}"] = value
         return found
 
@@ -88,9 +89,14 @@ def _is_tensor_bag(value: Any) -> bool:
 
 
 def survey(
-    roles: Mapping[str, Any], generators: Mapping[str, Any], device: torch.device | None
+    roles: Mapping[str, Any],
+    generators: Mapping[str, Any],
+    device: torch.device | None,
+    place: tuple[int, int] | None = None,
 ) -> tuple[Target, Handles]:
     """Describe the live run. `device` is where model, loss and EMA will be moved before anything is filled.
+
+    `place` is which rank of how many this process is in what is to be restored; None asks torch.distributed.
 
     Raises UsageError for an object that no role can take, and FitError for a run that cannot be restored into as it
     stands; all faults of one kind together.
@@ -120,22 +126,24 @@ def survey(
         _check_move(label, optimizer, moves)
         handles.optimizers[label] = optimizer
         found["optimizers"].append(target_optimizer(label, optimizer, names, moves))
+    rank, world = place or _place()
     target = Target(
         modules=tuple(found["modules"]),
         optimizers=tuple(found["optimizers"]),
         objects=tuple(_with_optimizer(item, handles) for item in found["objects"]),
         streams=rng.streams(held, asked=generators),
         devices=devices.available(),
-        rank=_rank(),
+        rank=rank,
+        world=world,
         shared=shared,
     )
     return target, handles
 
 
-def _rank() -> int:
-    """Which of several processes this is: a question to this process alone, no collective."""
+def _place() -> tuple[int, int]:
+    """Which of how many processes this is: a question to this process alone, no collective."""
     grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if grouped else 0
+    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if grouped else (0, 1)
 
 
 def _with_optimizer(item: TargetObject, handles: Handles) -> TargetObject:
@@ -165,8 +173,9 @@ def _take_module(handles: Handles, role: str, label: str, item: Any, device: tor
             handles.objects[label] = item
         return replace(target, meta=meta_names(handles.views[label].tensors), unsaved_meta=unsaved_meta(item))
     pairs = item.items() if isinstance(item, Mapping) else enumerate(item)
-    tensors = {str(name): tensor for name, tensor in pairs}
-    handles.views[label] = ModuleView(tensors)
+    given = {str(name): tensor for name, tensor in pairs}
+    tensors = {name: whole(tensor, name) for name, tensor in given.items()}
+    handles.views[label] = ModuleView(tensors, keys={name: (id(tensor), 0) for name, tensor in given.items()})
     slots: dict[str, Slot] = {name: slot_of(f"{label}/{name}", t) for name, t in tensors.items()}
     return TargetModule(role, label, type(item).__name__, slots, frozenset())
 
@@ -193,6 +202,7 @@ def _take_object(handles: Handles, role: str, label: str, item: Any, device: tor
         _object_device(item, placement, device, set(places.values())),
         devices=places,
         schedule=None if scheduler is None else target_schedule(scheduler),
+        position=loader_setting(item),
         enabled=not isinstance(item, torch.amp.GradScaler) or item.is_enabled(),
     )
 

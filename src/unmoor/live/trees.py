@@ -22,18 +22,20 @@ __all__ = ["Realizer", "numpy_array", "quantized"]
 class Realizer:
     """Turns inert values into live ones; one instance keeps what is shared within one file shared.
 
-    `tensor` makes the live tensor of a TensorNode. `slots` are tensors that stand for Slots. `arrays` are ids of
-    tensor nodes that come back as numpy arrays.
+    `tensor` makes the live tensor of a TensorNode, `composite` that of a CompositeTensor where it is not to be made of
+    its parts. `slots` are tensors that stand for Slots. `arrays` are ids of tensor nodes that come back as numpy
+    arrays.
     """
 
     def __init__(
         self,
         *,
-        tensor: Callable[[TensorNode], torch.Tensor] | None = None,
+        tensor: Callable[[TensorNode], Any] | None = None,
+        composite: Callable[[CompositeTensor], Any] | None = None,
         slots: Mapping[str, torch.Tensor] | None = None,
         arrays: Collection[int] = (),
     ) -> None:
-        self._tensor = tensor
+        self._tensor, self._compose = tensor, composite
         self._slots = slots if slots is not None else {}
         self._arrays = arrays
         self._done: dict[int, Any] = {}
@@ -123,7 +125,9 @@ class Realizer:
         self._open.append(fill)
         return made
 
-    def _composite(self, value: CompositeTensor) -> torch.Tensor:
+    def _composite(self, value: CompositeTensor) -> Any:
+        if self._compose is not None:
+            return self._compose(value)
         parts = {name: self._make(node) for name, node in value.children.items()}
         tensor = _compose(value, parts, self._make(value.detail.get("quantizer")))
         if value.parameter:

@@ -12,7 +12,7 @@ from unmoor.values.text import listing
 
 from .policy import Fault
 
-__all__ = ["joined_faults", "joined_twins"]
+__all__ = ["joined_faults", "joined_twins", "state_copies"]
 
 _REMEDY = "wrap with FullyShardedDataParallel(..., use_orig_params=True)"
 
@@ -30,7 +30,7 @@ def joined_faults(
         if without and len(without) < len(run):
             text = f"one FlatParameter holds {listing([names[p] for p in run])}, and the file has no state for "
             faults.append(Fault("mismatch", target.label, text + listing(without), _REMEDY))
-    placed = [(copy, _position(target, copy)) for copy in copies]
+    placed = state_copies(target, copies)
     odd = [copy.name for copy, p in placed if p in flat and copy.node.shape not in ((), shapes[p])]
     if odd:
         text = f"state {listing(odd)} has not one value for each element, as a FlatParameter needs it"
@@ -51,6 +51,11 @@ def joined_twins(target: TargetOptimizer, copies: Sequence[Copy]) -> list[tuple[
         if one is not copy and not _same(one.node, copy.node):
             pairs.append((one, copy))
     return pairs
+
+
+def state_copies(target: TargetOptimizer, copies: Sequence[Copy]) -> list[tuple[Copy, int]]:
+    """The copies of state that is made anew, each with the position of its parameter."""
+    return [(copy, position) for copy in copies if (position := _position(target, copy)) >= 0]
 
 
 def _position(target: TargetOptimizer, copy: Copy) -> int:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unmoor.values.catalog import Part
+from unmoor.values.finding import Finding
 from unmoor.values.nodes import Opaque, TensorNode
 from unmoor.values.plan import Change, Copy, LoadState
-from unmoor.values.target import Slot, TargetObject
+from unmoor.values.target import Slot, Target, TargetObject
 
 from .policy import Fault
+from .positions import plan_position
 from .slots import make_slot
 from .templates import Template
 
-__all__ = ["ObjectPlan", "needs_code", "plan_object"]
+__all__ = ["ObjectPlan", "needs_code", "plan_loader", "plan_object"]
 
 
 @dataclass(slots=True)
@@ -26,6 +28,8 @@ class ObjectPlan:
     load: LoadState | None = None
     faults: list[Fault] = field(default_factory=list)
     fresh: list[Change] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    note: str = ""
 
 
 def plan_object(target: TargetObject, part: Part, arrays: Collection[int]) -> ObjectPlan:
@@ -43,6 +47,19 @@ def plan_object(target: TargetObject, part: Part, arrays: Collection[int]) -> Ob
     template = Template(target.label, target.label, part.keys, _state_slot(target), arrays)
     plan.load = LoadState(target.label, template(part.node))
     plan.copies = template.copies
+    return plan
+
+
+def plan_loader(target: TargetObject, part: Part, everyone: Sequence[Any], mode: str, run: Target) -> ObjectPlan:
+    """Plan a loader: its state as it is, made over for this world, or not at all. `everyone` are those of all ranks."""
+    place = plan_position(target, part.node, everyone, mode, rank=run.rank, world=run.world)
+    if place.state is None or place.faults:
+        plan = ObjectPlan(faults=place.faults)
+        if not place.faults:
+            plan.fresh.append(Change(target.label, "", "not handed over", place.fresh))
+        return plan
+    plan = plan_object(target, replace(part, node=place.state), ())
+    plan.findings, plan.note = place.findings, place.note
     return plan
 
 

@@ -19,7 +19,7 @@ from unmoor.values.target import Slot, TargetGroup, TargetOptimizer, TargetParam
 from unmoor.values.text import count, listing
 
 from .file_model import FileModel
-from .joined import joined_faults, joined_twins
+from .joined import joined_faults, joined_twins, state_copies
 from .left_over import plan_left_over
 from .objects import opaque_names
 from .optimizer_match import ELEMENTWISE, OptimizerMatch, contradictions, match_optimizer
@@ -29,7 +29,8 @@ from .policy import Fault, Policy
 from .rounding import rounding_faults
 from .saved_optimizer import SavedOptimizer, class_faults, own_family, place_of, take_apart
 from .selection import Chosen
-from .slots import as_stored
+from .slots import as_stored, contiguous
+from .spread import boxes_of, own_loading, spread_faults
 from .templates import Template
 
 __all__ = ["OptimizerPlan", "plan_optimizer"]
@@ -72,6 +73,8 @@ def plan_optimizer(
     fault = form_fault(target, part)
     if fault is not None:
         return OptimizerPlan(faults=[fault])
+    if by_itself := own_loading(target):
+        return OptimizerPlan(faults=by_itself)
     if target.whole:
         return OptimizerPlan(faults=faults) if (faults := _code_faults(target, part)) else _plan_whole(target, part)
     saved = take_apart(part, recorded)
@@ -88,6 +91,7 @@ def plan_optimizer(
     moved = [copy for copy in plan.copies if copy.slot.id.rpartition("/")[2] not in COUNTERS]
     plan.faults += rounding_faults(target.label, moved, policy, what="state ")
     plan.faults += joined_faults(target, state, plan.copies)
+    plan.faults += spread_faults(target, state_copies(target, plan.copies))
     plan.twins = joined_twins(target, plan.copies)
     options = plan_options(target, saved, match, policy)
     plan.copies += options.copies
@@ -287,12 +291,15 @@ def _slot_maker(place: _Place, key: str) -> Callable[[str, TensorNode], Slot]:
     def make(suffix: str, node: TensorNode) -> Slot:
         dtype, device = place.dtype(key, node), place.device(key, node)
         stride = _stride(place, key, node)
+        boxes = boxes_of(param, place.family, key, node)
         existing = param.state.get(key) if not suffix else None
         fits = existing and (existing.shape, existing.dtype, existing.device) == (node.shape, dtype, device)
-        if existing and fits and (place.family or existing.stride == stride):
+        alike = node.shape == () or (existing and existing.boxes == boxes and (boxes is None) == (param.boxes is None))
+        if existing and fits and alike and (place.family or boxes is not None or existing.stride == stride):
             return existing
         identity = f"{place.label}/state/{place.position}/{key}{suffix}"
-        return Slot(identity, node.shape, dtype, stride, device, dense=True, make=True)
+        stride = stride if boxes is None else contiguous(node.shape)
+        return Slot(identity, node.shape, dtype, stride, device, dense=True, make=True, boxes=boxes)
 
     return make
 

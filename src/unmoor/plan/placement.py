@@ -35,14 +35,19 @@ class Wish:
     by_call: bool = False
 
 
-def place_storages(catalog: Catalog, wish: Wish, present: Mapping[str, int]) -> dict[str, str]:
+def place_storages(
+    catalog: Catalog, wish: Wish, present: Mapping[str, int], others: Mapping[str, int] | None = None
+) -> dict[str, str]:
     """Storage key -> device. `present` is device type -> number of devices here.
 
-    Raises DeviceError, naming every absent device with its tensors and roles.
+    `others` are the devices that are those of other ranks on this machine, and their local ranks. Raises DeviceError,
+    naming every absent device with its tensors and roles, and those of other ranks where nothing was asked for.
     """
     roles = {**_entry_roles(catalog), **pickled_roles(catalog)}
     placed = {s.key: _place(roles.get(s.key, frozenset()), s.device, wish) for s in catalog.storages}
     _refuse_absent(catalog, placed, wish, present)
+    if wish == Wish():
+        _refuse_of_others(catalog, placed, others or {})
     return placed
 
 
@@ -133,6 +138,22 @@ def _refuse_absent(catalog: Catalog, placed: Mapping[str, str], wish: Wish, pres
         f"{catalog.path} was saved on {' and '.join(absent)}, and this machine has {lacks}",
         details=columns([_row(catalog, placed, device) for device in absent], indent=0, gap=3),
         remedy=_REMEDY.format(path=catalog.path, mapping=str(mapping).replace("'", '"')),
+        path=catalog.path,
+    )
+
+
+def _refuse_of_others(catalog: Catalog, placed: Mapping[str, str], others: Mapping[str, int]) -> None:
+    """Refuse to put a file where it was stored if all of that is another rank's, as every rank would then do."""
+    devices = sorted({device for device in placed.values() if device not in ("cpu", "meta")})
+    if not devices or not all(device in others for device in devices):
+        return
+    ranks = " and ".join(f"{device}, the device of local rank {others[device]}" for device in devices)
+    same = str({device: device for device in devices}).replace("'", '"')
+    raise DeviceError(
+        f"{catalog.path} was saved on {ranks}, and this rank would put it there too",
+        details=columns([_row(catalog, placed, device) for device in devices], indent=0, gap=3),
+        remedy=f'Each rank to its own device: unmoor.load({catalog.path!r}, model_device="auto"). There all the same: '
+        f"map_location={same}.",
         path=catalog.path,
     )
 

@@ -17,6 +17,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "hyperparameters": ("saved", "live"),
     "cast": ("exact", "any"),
     "order": ("proved", "live", "file"),
+    "position": ("exact", "epoch", "saved"),
     "verify": ("stream", "first", "none"),
 }
 """Every named mode of a restore and its values, the default first. Documentation and checks are made from it."""
@@ -28,10 +29,11 @@ class Policy:
 
     `missing`: a live tensor that the file lacks. `unexpected`: a saved tensor that nothing takes. `mismatched`: a
     tensor whose shape differs. `hyperparameters`: whose learning rate and other options win. `cast`: which dtype
-    changes are let through. `order`: how index-keyed optimizer state finds its parameters. `rename`: from saved to
-    live names. `only` and `skip`: patterns over live names, of what is restored and of what is left alone. `at`: role
-    or label -> key path in the file. `device`: where the models will be moved, None for nowhere.
-    `rng`: all, none, or exact (a saved stream left over is a fault). `extras`: where tensors among the plain values go.
+    changes are let through. `order`: how index-keyed optimizer state finds its parameters. `position`: where in its
+    epoch a loader goes on. `rename`: from saved to live names. `only` and `skip`: patterns over live names, of what is
+    restored and of what is left alone. `at`: role or label -> key path in the file. `device`: where the models will be
+    moved, None for nowhere. `rng`: all, none, or exact (a saved stream left over is a fault). `extras`: where tensors
+    among the plain values go.
     """
 
     missing: str = "error"
@@ -40,6 +42,7 @@ class Policy:
     hyperparameters: str = "saved"
     cast: str = "exact"
     order: str = "proved"
+    position: str = "exact"
     rename: Rename = None
     only: tuple[str, ...] | None = None
     skip: tuple[str, ...] = ()

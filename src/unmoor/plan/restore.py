@@ -21,12 +21,15 @@ from unmoor.values.text import columns, listing
 from .choose import array_nodes, choose
 from .extras import plan_extras, unasked
 from .file_model import Planned, file_model, known_names, renamed_names, several_models
+from .flat_ranks import with_parameters
 from .modules import module_fit, plan_module
-from .objects import plan_object
+from .objects import plan_loader, plan_object
+from .of_rank import every_rank, of_rank
 from .optimizer import OptimizerPlan, plan_optimizer
 from .optimizer_own import whole_part
 from .pickled_state import with_states
 from .policy import Fault, Policy
+from .ranks_told import tell_ranks, withheld
 from .role_words import AnyTarget, key_of, misplaced
 from .saved_optimizer import optimizer_fit
 from .schedulers import plan_schedule
@@ -58,6 +61,8 @@ class _Draft:
     selection: Selection = field(default_factory=Selection)
     known: Mapping[str, str] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
+    saved: Catalog | None = None
+    withheld: Mapping[str, str] = field(default_factory=dict)
 
     def tell(self, name: str, changes: Sequence[Change]) -> None:
         self.changes.setdefault(name, []).extend(changes)
@@ -75,9 +80,18 @@ def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
     """
     selection = select(target, policy)
     draft = _Draft(
-        selection=selection, faults=list(selection.faults), known=known_names(target) if target.optimizers else {}
+        selection=selection,
+        faults=list(selection.faults),
+        known=known_names(target) if target.optimizers else {},
+        saved=catalog,
     )
-    catalog = with_states(catalog)
+    everyone, catalog = catalog, of_rank(catalog, target.rank, target.world)
+    draft.withheld = withheld(everyone, target.rank, target.labels())
+    told = tell_ranks(everyone, target.rank, target.world, target.labels())
+    catalog, uncut = with_parameters(with_states(catalog), target, policy)
+    draft.faults += uncut
+    if uncut:
+        _raise_faults(catalog, draft)
     for module in target.modules:
         _add_module(catalog, module, target, policy, draft)
     for item in target.objects:
@@ -88,7 +102,7 @@ def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
     for item in target.objects:
         if item.schedule is not None:
             _add_schedule(catalog, item, item.schedule, target, policy, draft)
-    streams = plan_rng(catalog, target.streams, policy, rank=target.rank)
+    streams = plan_rng(everyone, target.streams, policy, rank=target.rank, world=target.world)
     draft.copies += streams.copies
     draft.rng += streams.steps
     draft.faults += streams.faults
@@ -97,12 +111,15 @@ def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
         draft.sources += [("rng", file) for file in streams.files]
         draft.notes.append(("rng", streams.note))
         draft.restored.append("rng")
-    if target.labels() and not [label for label in draft.restored if label != "rng"] and not draft.faults:
+    draft.notes += [("ranks", told.note)] if told.note else []
+    asked = set(target.labels()) - set(draft.withheld)
+    if asked and not [label for label in draft.restored if label != "rng"] and not draft.faults:
         draft.faults += [
             Fault("kind", c.label, c.before, "") for c in draft.changes.get("not_restored", ()) if c.label != "rng"
         ]
     draft.faults += _without_data(draft.copies)
     _raise_faults(catalog, draft)
+    draft.tell("not_restored", told.not_restored)
     used = {part.keys for part in draft.used}
     values = plan_extras(catalog, policy, used)
     draft.copies += values.copies
@@ -130,6 +147,11 @@ def _pick(catalog: Catalog, target: AnyTarget, run: Target, policy: Policy, draf
             return module_fit(part, target, policy)
         return not isinstance(target, TargetOptimizer) or optimizer_fit(part, target)
 
+    why = draft.withheld.get(target.label, "") if target.label not in policy.at else ""
+    if why:
+        draft.tell("not_restored", [Change(target.label, "", why, f"rank {run.rank} has none")])
+        draft.left_out.add(target.role)
+        return None
     everyone: list[AnyTarget] = [*run.modules, *run.objects, *run.optimizers]
     rivals = [t for t in everyone if key_of(t.label)[0] == key_of(target.label)[0]]
     choice = choose(catalog, target, at=policy.at, fits=fits, rivals=rivals, alone=len(run.modules) == 1)
@@ -177,10 +199,17 @@ def _add_object(catalog: Catalog, item: TargetObject, target: Target, policy: Po
     part = _pick(catalog, item, target, policy, draft)
     if part is None:
         return
-    plan = plan_object(item, part, array_nodes(catalog))
+    if item.position is not None or item.role == "loader":
+        everyone = every_rank(draft.saved or catalog, part.keys)
+        plan = plan_loader(item, part, everyone, policy.position, target)
+    else:
+        plan = plan_object(item, part, array_nodes(catalog))
     draft.faults += plan.faults
     draft.copies += plan.copies
+    draft.findings += plan.findings
     draft.tell("fresh", plan.fresh)
+    if plan.note:
+        draft.notes.append((item.label, plan.note))
     if plan.load is not None:
         draft.loads.append(plan.load)
         draft.restored.append(item.label)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from unmoor.values.catalog import Catalog, Part
 from unmoor.values.plan import Change, Copy, SetRng
+from unmoor.values.ranks import ranks_text
 from unmoor.values.target import Stream
 from unmoor.values.text import count, listing
 
 from .choose import find_at
+from .of_rank import every_rank
 from .policy import Fault, Policy
 from .slots import make_slot
+from .stream_ranks import SavedState, placed, same_everywhere, spawn_key
 from .templates import Template
 
 __all__ = ["RngPlan", "plan_rng"]
@@ -34,36 +37,32 @@ class RngPlan:
     files: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """One saved state: which stream it belongs to and where it stands."""
-
-    kind: str
-    name: str
-    index: int
-    keys: tuple[Any, ...]
-    node: Any
-
-
-def plan_rng(catalog: Catalog, streams: Sequence[Stream], policy: Policy, *, rank: int = 0) -> RngPlan:
+def plan_rng(
+    catalog: Catalog, streams: Sequence[Stream], policy: Policy, *, rank: int = 0, world: int = 1
+) -> RngPlan:
     """Plan all streams. With policy.rng "none" nothing is touched; with "exact" a state left over is a fault.
 
-    Of the states that several processes saved, those of `rank` are this one's.
+    Of the states that several ranks saved, those of `rank` are this one's; where it did not exist, see `stream_ranks`.
     """
     plan = RngPlan()
-    own, others = _of_rank(catalog, rank, plan)
-    saved = list(_saved_states(own, streams, policy, plan))
+    everyone = _by_rank(catalog, streams, policy, rank, plan)
+    is_new = rank not in everyone
+    saved = everyone[min(everyone) if is_new else rank]
     if policy.rng == "none":
         if saved:
             plan.not_restored.append(Change(_LABEL, "", f"{len(saved)} states in the file", "rng=False: left alone"))
         return plan
-    by_stream: dict[tuple[str, str], list[_State]] = {}
+    by_stream: dict[tuple[str, str], list[SavedState]] = {}
     for state in saved:
         by_stream.setdefault((state.kind, state.name), []).append(state)
     told = {change.name for change in plan.not_restored}
     for stream in streams:
         states = by_stream.pop((stream.kind, stream.name), [])
-        _plan_stream(stream, states, plan)
+        derived = is_new and not same_everywhere(stream, list(_of_stream(stream, everyone)))
+        if states and derived and not stream.derives:
+            plan.not_restored.append(_change(stream.kind, stream.name, _NO_NUMPY, "left as it is"))
+            continue
+        _plan_stream(stream, states, plan, rank if derived else None)
         if not states and (saved or stream.kind == "generator") and _word(stream.kind, stream.name) not in told:
             plan.not_restored.append(_change(stream.kind, stream.name, "not in the file", "left as it is"))
         if not states and stream.asked:
@@ -76,29 +75,80 @@ def plan_rng(catalog: Catalog, streams: Sequence[Stream], policy: Policy, *, ran
         plan.not_restored.append(_without_stream(kind, name, len(states)))
     if not saved and not plan.not_restored:
         plan.not_restored.append(Change(_LABEL, "", "the file holds none", "this process's generators were left alone"))
-    if policy.rng == "exact" and plan.not_restored:
-        plan.faults += [
-            Fault("mismatch", _LABEL, f"{c.name or 'all'}: {c.before}, {c.after}", "rng=True restores the others")
-            for c in plan.not_restored
-        ]
-    plan.not_restored += others
-    plan.note = ", ".join(dict.fromkeys(_word(step.kind, step.name) for step in plan.steps))
+    if policy.rng == "exact":
+        plan.faults += _inexact(plan, rank, everyone)
+    plan.not_restored += _unused(catalog, everyone, rank, world)
+    plan.note = _note(plan, rank, world, everyone)
     return plan
 
 
-def _of_rank(catalog: Catalog, rank: int, plan: RngPlan) -> tuple[Catalog, list[Change]]:
-    """The catalog with no random states but those of this rank, and what there is to tell of other ranks'."""
-    ranks = {part.detail["rank"]: str(part.detail["file"]) for part in catalog.part("rng") if "rank" in part.detail}
-    others = [file for other, file in ranks.items() if other != rank]
-    told: list[Change] = []
-    if others:
-        before = f"saved by {count(len(ranks), 'rank')}, this process is rank {rank}"
-        after = f"those of the others are not used: {listing(others)}" if rank in ranks else "left alone"
-        (told if rank in ranks else plan.not_restored).append(Change(_LABEL, "", before, after))
-    parts = (part for part in catalog.parts if part.role != "rng" or part.detail.get("rank", rank) == rank)
-    kept = replace(catalog, parts=tuple(parts))
-    plan.files += dict.fromkeys(str(part.detail["file"]) for part in kept.part("rng") if "file" in part.detail)
-    return kept, told
+_NO_NUMPY: Final = "a state for a rank that did not exist is derived by numpy, which is not here"
+
+ByRank = Mapping[int, Sequence[SavedState]]
+"""Rank that saved -> its states. Where nothing tells ranks apart, all are rank 0's."""
+
+
+def _by_rank(catalog: Catalog, streams: Sequence[Stream], policy: Policy, rank: int, plan: RngPlan) -> ByRank:
+    """The saved states by rank; of those that `rank` takes it is told in `plan` which cannot be used, and their files."""
+    if _is_recorded(catalog):
+        trees = enumerate(every_rank(catalog, (_LABEL,)))
+        return {number: list(_own_states(tree)) for number, tree in trees if isinstance(tree, Mapping)}
+    numbers = sorted({int(part.detail["rank"]) for part in catalog.part("rng") if "rank" in part.detail}) or [0]
+    chosen = rank if rank in numbers else numbers[0]
+    found = {}
+    for number in numbers:
+        parts = [part for part in catalog.parts if part.role != "rng" or part.detail.get("rank", number) == number]
+        own = replace(catalog, parts=tuple(parts))
+        found[number] = list(_saved_states(own, streams, policy, plan if number == chosen else RngPlan()))
+        if number == chosen:
+            files = (str(part.detail["file"]) for part in own.part("rng") if "file" in part.detail)
+            plan.files += dict.fromkeys(files)
+    return found
+
+
+def _of_stream(stream: Stream, everyone: ByRank) -> Iterator[list[SavedState]]:
+    """The states of one stream, rank by rank."""
+    for rank in sorted(everyone):
+        yield [state for state in everyone[rank] if (state.kind, state.name) == (stream.kind, stream.name)]
+
+
+def _inexact(plan: RngPlan, rank: int, everyone: ByRank) -> list[Fault]:
+    """What rng="exact" does not let through."""
+    faults = [
+        Fault("mismatch", _LABEL, f"{c.name or 'all'}: {c.before}, {c.after}", "rng=True restores the others")
+        for c in plan.not_restored
+    ]
+    derived = _words(step for step in plan.steps if step.spawn_key)
+    if derived:
+        message = f"{derived}: {count(len(everyone), 'rank')} saved, and rank {rank} was none of them"
+        faults.append(Fault("mismatch", _LABEL, message, "rng=True derives its states from those of rank 0"))
+    return faults
+
+
+def _unused(catalog: Catalog, everyone: ByRank, rank: int, world: int) -> list[Change]:
+    """What there is to tell of the states of ranks that are there no more."""
+    others = [number for number in everyone if number >= world and number != rank and everyone[number]]
+    if not others:
+        return []
+    files = {int(p.detail["rank"]): str(p.detail["file"]) for p in catalog.part("rng") if "rank" in p.detail}
+    whose = listing([files[number] for number in others]) if files else ranks_text(others)
+    before = f"saved by {count(len(everyone), 'rank')}, this process is rank {rank}"
+    return [Change(_LABEL, "", before, f"those of the others are not used: {whose}")]
+
+
+def _note(plan: RngPlan, rank: int, world: int, everyone: ByRank) -> str:
+    if not plan.steps:
+        return ""
+    derived, exact = _words(s for s in plan.steps if s.spawn_key), _words(s for s in plan.steps if not s.spawn_key)
+    if rank in everyone:
+        return exact
+    made = f"{derived} derived for rank {rank} from the states of rank 0" if derived else ""
+    same = f"{exact} as on rank 0" if exact else ""
+    return "; ".join([*filter(None, (made, same)), f"saved by {count(len(everyone), 'rank')}, now {world}"])
+
+
+def _words(steps: Iterable[SetRng]) -> str:
+    return ", ".join(dict.fromkeys(_word(step.kind, step.name) for step in steps))
 
 
 def _word(kind: str, name: str) -> str:
@@ -118,20 +168,19 @@ def _without_stream(kind: str, name: str, number: int) -> Change:
     return _change(kind, name, f"{number} saved", why)
 
 
-def _plan_stream(stream: Stream, states: Sequence[_State], plan: RngPlan) -> None:
-    for state in states:
-        if state.index >= stream.count:
+def _plan_stream(stream: Stream, states: Sequence[SavedState], plan: RngPlan, new: int | None) -> None:
+    """Put the states where they belong; for a rank that is `new`, states derived from them."""
+    places = placed(states, stream)
+    for index, state in places:
+        if index >= stream.count:
             continue
-        template = Template(
-            _LABEL,
-            f"{state.kind}/{state.name}",
-            state.keys,
-            make_slot(f"rng/{state.kind}/{state.name}/{state.index}", "cpu"),
-        )
-        plan.steps.append(SetRng(state.kind, state.name, state.index, template(state.node)))
+        slot = make_slot(f"rng/{state.kind}/{state.name}/{state.index}", "cpu")
+        template = Template(_LABEL, f"{state.kind}/{state.name}", state.keys, slot)
+        key = () if new is None else spawn_key(new, stream, index)
+        plan.steps.append(SetRng(state.kind, state.name, index, template(state.node), key))
         plan.copies += template.copies
-    left = sum(state.index >= stream.count for state in states)
-    lacking = stream.count - len({state.index for state in states}) + left
+    left = sum(index >= stream.count for index, _ in places)
+    lacking = stream.count - len({index for index, _ in places}) + left
     rows = ((left, "not used"), (lacking, "without a saved state, left alone"))
     after = ", ".join(f"{number} {what}" for number, what in rows if number > 0)
     if states and after:
@@ -139,17 +188,21 @@ def _plan_stream(stream: Stream, states: Sequence[_State], plan: RngPlan) -> Non
         plan.not_restored.append(_change(stream.kind, stream.name, before, after))
 
 
-def _saved_states(catalog: Catalog, streams: Sequence[Stream], policy: Policy, plan: RngPlan) -> Iterator[_State]:
+def _is_recorded(catalog: Catalog) -> bool:
+    """Whether unmoor.save wrote the states, and where they stand is known."""
     recorded = (catalog.manifest or {}).get("roles", {}).get(_LABEL)
-    tree = catalog.tree
-    if recorded is not None and isinstance(tree, Mapping) and isinstance(tree.get(_LABEL), Mapping):
-        yield from _own_states(tree[_LABEL])
-        return
+    return recorded is not None and isinstance(catalog.tree, Mapping) and isinstance(catalog.tree.get(_LABEL), Mapping)
+
+
+def _saved_states(
+    catalog: Catalog, streams: Sequence[Stream], policy: Policy, plan: RngPlan
+) -> Iterator[SavedState]:
+    """The states in a file of others."""
     taken = set()
     for stream in streams:
         for part in _claimed(catalog, stream, policy):
             taken.add(part.keys)
-            yield _State("generator", stream.name, 0, part.keys, {"flavour": stream.flavour, "state": part.node})
+            yield SavedState("generator", stream.name, 0, part.keys, {"flavour": stream.flavour, "state": part.node})
     yield from _found_states(catalog, taken, plan)
 
 
@@ -170,24 +223,27 @@ def _claimed(catalog: Catalog, stream: Stream, policy: Policy) -> list[Part]:
     return named if len(named) == 1 else []
 
 
-def _own_states(tree: Mapping[str, Any]) -> Iterator[_State]:
+def _own_states(tree: Mapping[str, Any]) -> Iterator[SavedState]:
     """The states that unmoor.save wrote."""
     if "torch" in tree:
-        yield _State("torch-cpu", "cpu", 0, (_LABEL, "torch"), tree["torch"])
+        yield SavedState("torch-cpu", "cpu", 0, (_LABEL, "torch"), tree["torch"])
+    current = tree.get("current", {})
     for kind, states in tree.get("devices", {}).items():
+        own = current.get(kind) if isinstance(current, Mapping) else None
         for index, state in enumerate(states):
-            yield _State("torch-device", kind, index, (_LABEL, "devices", kind, index), state)
+            keys = (_LABEL, "devices", kind, index)
+            yield SavedState("torch-device", kind, index, keys, state, None if own is None else own == index)
     for kind in ("numpy", "python"):
         if kind in tree:
-            yield _State(kind, kind, 0, (_LABEL, kind), tree[kind])
+            yield SavedState(kind, kind, 0, (_LABEL, kind), tree[kind])
     for name, entry in tree.get("generators", {}).items():
-        yield _State("generator", name, 0, (_LABEL, "generators", name), entry)
+        yield SavedState("generator", name, 0, (_LABEL, "generators", name), entry)
 
 
 _FOREIGN: Final = {"torch-cpu": ("torch-cpu", "cpu"), "numpy": ("numpy", "numpy"), "python": ("python", "python")}
 
 
-def _found_states(catalog: Catalog, taken: Collection[tuple[Any, ...]], plan: RngPlan) -> Iterator[_State]:
+def _found_states(catalog: Catalog, taken: Collection[tuple[Any, ...]], plan: RngPlan) -> Iterator[SavedState]:
     """States that others wrote, by their structure. Several for one stream are an ambiguity: none is taken."""
     parts: dict[str, list[Part]] = {}
     for part in catalog.part("rng"):
@@ -202,7 +258,7 @@ def _found_states(catalog: Catalog, taken: Collection[tuple[Any, ...]], plan: Rn
         if kind not in _FOREIGN:
             yield from _device_states(kind, found)
         elif len(found) == 1:
-            yield _State(*_FOREIGN[kind], 0, found[0].keys, found[0].node)
+            yield SavedState(*_FOREIGN[kind], 0, found[0].keys, found[0].node)
         else:
             places = ", ".join(part.path for part in found[:4])
             plan.not_restored.append(
@@ -210,10 +266,16 @@ def _found_states(catalog: Catalog, taken: Collection[tuple[Any, ...]], plan: Rn
             )
 
 
-def _device_states(kind: str, parts: Sequence[Part]) -> Iterator[_State]:
+def _device_states(kind: str, parts: Sequence[Part]) -> Iterator[SavedState]:
+    """The states of devices, by index. In the file of one rank of several, as many as there are ranks of a machine.
+
+    Each of those ranks worked on the device of its own number.
+    """
     for place, part in enumerate(parts):
         if isinstance(part.node, list | tuple):
+            own = part.detail["rank"] % len(part.node) if "rank" in part.detail and part.node else None
             for index, state in enumerate(part.node):
-                yield _State("torch-device", kind, index, (*part.keys, index), state)
+                mine = None if own is None else own == index
+                yield SavedState("torch-device", kind, index, (*part.keys, index), state, mine)
         else:
-            yield _State("torch-device", kind, place, part.keys, part.node)
+            yield SavedState("torch-device", kind, place, part.keys, part.node)

@@ -13,6 +13,7 @@ from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
 from unmoor.values.text import count, format_bytes, listing
 
 from .layout import plain
+from .own import OWN, run_alone
 
 __all__ = ["Safety", "content", "dialect_text", "format_text", "headline", "role_rank", "safety", "safety_text"]
 
@@ -35,7 +36,7 @@ _WRITERS: Final = {
 }
 """Writers whose name is not spelt as their dialect."""
 
-_ORDER: Final = ("model", "ema", "loss", "optimizer", "scheduler", "scaler", "metrics", "loader", "rng")
+_ORDER: Final = ("model", "ema", "loss", "optimizer", "scheduler", "scaler", "metrics", "loader", "rng", OWN)
 """The order in which roles are told: what is learnt, what learns it, what goes with that."""
 
 _WEIGHTS: Final = frozenset({"model", "ema", "loss"})
@@ -85,12 +86,13 @@ def content(catalog: Catalog) -> str:
     """What the file is to someone who wants to resume a run."""
     if catalog.format == "torchscript":
         return f"a program with its weights, not a checkpoint ({count(len(catalog.tensors), 'tensor')})"
-    roles = Counter(part.role for part in catalog.parts if _plays(part))
+    parts = [part for part in run_alone(catalog) if _plays(part)]
+    roles = Counter(part.role for part in parts)
     if not roles:
         return _without_roles(catalog)
     told = " + ".join(_how_many(role, roles[role]) for role in sorted(roles, key=role_rank))
     if len(roles) == 1 and roles.total() == 1:
-        return _alone(next(part for part in catalog.parts if _plays(part)))
+        return _alone(parts[0])
     if _WEIGHTS.issuperset(roles):
         return f"model weights ({told})"
     if not _WEIGHTS & set(roles):
@@ -103,7 +105,7 @@ def _plays(part: Part) -> bool:
 
     Tensors by name may be a model's state or values of the user's own; what lies aside is not the state of the run.
     """
-    return part.role != "extra" and part.kind != "tensors" and not part.detail.get("aside")
+    return part.role not in ("extra", OWN) and part.kind != "tensors" and not part.detail.get("aside")
 
 
 def _alone(part: Part) -> str:

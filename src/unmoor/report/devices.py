@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from unmoor.values.catalog import Catalog, TensorEntry
+from unmoor.values.ranks import saved_world
 from unmoor.values.text import count
 
 from .content import role_rank
@@ -21,7 +22,7 @@ _WITHOUT: Final = frozenset({"safetensors"})
 
 
 def devices_text(catalog: Catalog) -> str:
-    """`saved on cuda:7 (390 tensors) and cpu (127: Adam's step)`."""
+    """`saved on cuda:7 (390 tensors) and cpu (127: Adam's step)`, with the number of ranks where there were several."""
     by_tag: dict[str, list[TensorEntry]] = {}
     for entry in catalog.tensors:
         by_tag.setdefault(plain(entry.device), []).append(entry)
@@ -31,11 +32,13 @@ def devices_text(catalog: Catalog) -> str:
     tags += [tag for tag in by_tag if tag not in tags]
     if tags == [""] or catalog.format in _WITHOUT:
         return f"{count(len(catalog.tensors), 'tensor')}, no device recorded"
+    world = saved_world(catalog.manifest)
+    saved = "saved on " if world == 1 else f"saved by {count(world, 'rank')} on "
     if len(tags) > _TAGS:
-        return f"saved on {len(tags)} devices, {tags_text(tags)} ({count(len(catalog.tensors), 'tensor')})"
+        return f"{saved}{len(tags)} devices, {tags_text(tags)} ({count(len(catalog.tensors), 'tensor')})"
     first = f"{tags[0]} ({count(len(by_tag[tags[0]]), 'tensor')})"
     others = [f"{tag or 'no device'} ({len(by_tag[tag]):,}{_whose(by_tag[tag], catalog)})" for tag in tags[1:]]
-    return "saved on " + _and([first, *others])
+    return saved + _and([first, *others])
 
 
 def tags_text(tags: Iterable[str]) -> str:

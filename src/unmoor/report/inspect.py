@@ -14,6 +14,7 @@ from .content import Safety, headline, safety, safety_text
 from .devices import devices_text
 from .layout import Line, Page, cells, join_lines, plain
 from .members import membership
+from .own import with_own_joined
 from .roles import role_lines
 from .sharing import sharing_lines
 from .tree import tensor_lines, tree_lines
@@ -32,7 +33,9 @@ def inspect_text(catalog: Catalog, *, width: int = 80, all_tensors: bool = False
 
 def inspect_lines(catalog: Catalog, *, width: int = 80, all_tensors: bool = False, ellipsis: str = "…") -> list[Line]:
     """The lines of `inspect_text` with their tones."""
-    page, members, judged = Page(width, ellipsis), membership(catalog), safety(catalog)
+    page, judged = Page(width, ellipsis), safety(catalog)
+    catalog = with_own_joined(catalog)
+    members = membership(catalog)
     blocks = [
         [*_wrapped(headline(catalog), page, "headline"), *_second(catalog, judged, page)],
         attention_lines(catalog, judged, page),

@@ -13,6 +13,7 @@ from unmoor.values.optimizers import keeps_state
 from unmoor.values.text import count, listing
 
 from .layout import plain
+from .own import OWN, own_text
 
 __all__ = ["part_text"]
 
@@ -123,4 +124,5 @@ _TEXTS: Final[dict[str, Callable[[Part, Sequence[TensorEntry]], str]]] = {
     "scheduler": _scheduler,
     "scaler": _scaler,
     "rng": _rng,
+    OWN: lambda part, _: plain(own_text(part)),
 }

@@ -53,6 +53,7 @@ def receipt_text(receipt: Receipt, *, width: int = 80, ellipsis: str = "…") ->
     tail = f": {format_bytes(receipt.nbytes)} in {_seconds(receipt.seconds)}"
     rows = [(role, f"{count(n, 'tensor')}, {format_bytes(b)}") for role, (n, b) in receipt.counts.items()]
     rows += [("converted", text) for text in _alike(receipt.converted)]
+    rows += receipt.notes
     lines = [*_headline("saved", receipt.path, tail, page), *_columns(rows, page)]
     return join_lines([*lines, *finding_lines(receipt.findings, page)])
 
@@ -166,7 +167,11 @@ def _read(report: Report) -> str:
         checked = f"checksums hold for {held:,} storages, {none:,} have none"
     else:
         checked = "the file has no checksums" if none else "no data was checked"
-    return f"{count(tensors, 'tensor')}, {format_bytes(report.nbytes)}; {checked}"
+    read = f"{count(tensors, 'tensor')}, {format_bytes(report.nbytes)}"
+    if not report.in_part:
+        return f"{read}; {checked}"
+    parts = f'{report.in_part:,} read in part, their checksums not checked; verify="first" reads and checks everything'
+    return f"{read}; {parts}; of the others {checked}" if held or none else f"{read}; {parts}"
 
 
 def _settings(changes: Sequence[Change], text: Callable[[Change], str]) -> list[str]:

@@ -15,6 +15,7 @@ from unmoor.values.text import count, format_shape, listing
 from .grouping import Row, fold, pattern_text
 from .layout import Line, Page, cells, plain
 from .members import Membership, relative_name
+from .own import OWN
 
 __all__ = ["tensor_lines", "tree_lines"]
 
@@ -27,7 +28,7 @@ _TREES: Final = 12
 _WORDS: Final = 4
 """The most alternatives of one segment to spell out."""
 
-_FOLLOWERS: Final = frozenset({"optimizer", "scheduler", "scaler", "rng", "metrics", "loader"})
+_FOLLOWERS: Final = frozenset({"optimizer", "scheduler", "scaler", "rng", "metrics", "loader", OWN})
 """Roles whose tensors are told by the role table; listed only where a file has nothing else."""
 
 

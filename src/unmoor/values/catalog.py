@@ -114,7 +114,8 @@ class Catalog:
     its name in the tree; `file` in the detail of a part names it). `dialect` is who wrote it (plain,
     unmoor, lightning, ...). `globals` are the "module.name" of every class and function its pickle names. `tree` is
     the inert tree, `manifest` what `unmoor.save` added beside the data, None in other files. `facts` are facts about
-    the container (archive name, pickle protocol, byte order).
+    the container (archive name, pickle protocol, byte order). `entries` are, of a folder of
+    torch.distributed.checkpoint, its values by flat key as they were saved, each with the key path that is noted for it.
     """
 
     path: str
@@ -129,6 +130,7 @@ class Catalog:
     tree: Any = field(default=None, repr=False)
     manifest: Mapping[str, Any] | None = field(default=None, repr=False)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, tuple[tuple[str | int, ...], Any]] = field(default_factory=dict, repr=False)
 
     def part(self, role: str) -> Iterator[Part]:
         """The parts that play `role`, in the order of the file."""

@@ -98,12 +98,16 @@ class AdvanceSchedule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SetRng:
-    """Put a stream into a saved state. `state` is an inert value; a tensor in it is a Slot on the CPU."""
+    """Put a stream into a saved state. `state` is an inert value; a tensor in it is a Slot on the CPU.
+
+    With a `spawn_key`, `state` is that of another rank, from which the stream's own is derived under this key.
+    """
 
     kind: str
     name: str
     index: int
     state: Any
+    spawn_key: tuple[int, ...] = ()
 
 
 Step = MoveModule | Copy | SetOptimizer | LoadState | LoadSchedule | AdvanceSchedule | SetRng

@@ -17,7 +17,8 @@ class Report:
     """A plan as carried out.
 
     `plan` is what was done. `counts` is role -> (tensors, bytes). `nbytes` were read in `seconds`; `verified` storages
-    had a checksum that held, `unverified` had none. `extra` are the file's plain values, as Python values.
+    had a checksum that held, `unverified` had none, and `in_part` tensors were read in part, which no checksum vouches
+    for. `extra` are the file's plain values, as Python values.
     """
 
     plan: Plan
@@ -28,6 +29,7 @@ class Report:
     verified: int
     unverified: int
     text: str = field(default="", repr=False)
+    in_part: int = 0
 
     def __str__(self) -> str:
         return self.text
@@ -96,6 +98,7 @@ class Report:
             "seconds": self.seconds,
             "verified": self.verified,
             "unverified": self.unverified,
+            "in_part": self.in_part,
         }
 
 
@@ -104,7 +107,8 @@ class Receipt:
     """What a save wrote: the file, its size, tensors and bytes by role, and what was written in another form.
 
     `converted` names values that a checkpoint without code cannot hold as they are (a numpy array is kept as a
-    tensor and comes back as an array). `findings` are what a reader should know of what was saved.
+    tensor and comes back as an array). `findings` are what a reader should know of what was saved. `notes` are a word
+    and a sentence each, on the ranks that saved together.
     """
 
     path: str
@@ -113,6 +117,7 @@ class Receipt:
     counts: Mapping[str, tuple[int, int]]
     converted: tuple[Change, ...] = ()
     findings: tuple[Finding, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
     text: str = field(default="", repr=False)
 
     def __str__(self) -> str:
@@ -127,4 +132,5 @@ class Receipt:
             "counts": {role: {"tensors": n, "nbytes": b} for role, (n, b) in self.counts.items()},
             "converted": [change.to_json() for change in self.converted],
             "findings": [finding.to_json() for finding in self.findings],
+            "notes": [list(note) for note in self.notes],
         }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .boxes import Box
+from .positions import Position
 
 __all__ = [
     "Slot",
@@ -79,7 +80,8 @@ class TargetModule:
 class TargetParam:
     """One parameter of an optimizer. `name` is canonical, "" where no module that was passed holds it.
 
-    `state` are the slots of state tensors that exist already and can be filled where they are.
+    `state` are the slots of state tensors that exist already and can be filled where they are. `boxes` are the parts
+    that this process holds of a parameter that is spread over ranks, and of its state; see `Slot`.
     """
 
     name: str
@@ -89,6 +91,7 @@ class TargetParam:
     stride: tuple[int, ...]
     dense: bool
     state: Mapping[str, Slot] = field(default_factory=dict)
+    boxes: tuple[Box, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,8 @@ class TargetObject:
 
     `placement` is the rule of its role (see the role table). `devices` are where the tensors of its present state are,
     by the keys that lead there with a dot before each; `device` is where the others go. `schedule` is set for a
-    scheduler of torch, and `enabled` tells that it is at work: a disabled GradScaler takes no state.
+    scheduler of torch, `position` for a loader whose order is known, and `enabled` tells that it is at work: a disabled
+    GradScaler takes no state.
     """
 
     role: str
@@ -155,6 +159,7 @@ class TargetObject:
     device: str
     devices: Mapping[str, str] = field(default_factory=dict)
     schedule: TargetSchedule | None = None
+    position: Position | None = None
     enabled: bool = True
 
 
@@ -163,8 +168,9 @@ class Stream:
     """One random number stream of this process that a state can be put into.
 
     `kind` is torch-cpu, torch-device, numpy, python or generator; `name` is the device type for torch-device and
-    the caller's key for generator; `count` is the number of devices. `flavour` is the kind of a generator, and `asked`
-    tells that the caller named it: then it must be restored.
+    the caller's key for generator; `count` is the number of devices, `own` the index of the one that this process works
+    on. `flavour` is the kind of a generator, and `asked` tells that the caller named it: then it must be restored.
+    `derives` tells that a state can be derived here from that of another rank.
     """
 
     kind: str
@@ -172,11 +178,13 @@ class Stream:
     count: int = 1
     flavour: str = ""
     asked: bool = False
+    own: int = 0
+    derives: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """The whole live run. `devices` are the device types present here; `rank` is which of several processes this is.
+    """The whole live run. `devices` are the device types present here; `rank` is which of `world` processes this is.
 
     `shared` is, for a parameter that several modules hold, its name in the others -> the name that it goes by.
     """
@@ -187,6 +195,7 @@ class Target:
     streams: tuple[Stream, ...] = ()
     devices: Mapping[str, int] = field(default_factory=dict)
     rank: int = 0
+    world: int = 1
     shared: Mapping[str, str] = field(default_factory=dict)
 
     def labels(self) -> tuple[str, ...]:

@@ -1,35 +1,87 @@
-"""verify="first": all data of a plan is read and held against its checksums before anything is touched."""
+"""Checks ahead of the work: of an argument, and of all data where verify="first".
+
+Then all that a plan reads is held against its checksums before anything is touched. Of several ranks that see one
+checkpoint each reads its share by bytes, of all that any of them needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from unmoor.errors import CorruptFile
+from unmoor.distributed.meeting import Meeting
+from unmoor.errors import CorruptFile, UsageError
 from unmoor.execute.reading import OpenSpan
 from unmoor.execute.verify import check, corrupt
+from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage
 from unmoor.values.plan import Plan
 
-__all__ = ["check_all"]
+__all__ = ["check_all", "check_buffer", "needed_storages", "share_of"]
+
+Storages = Mapping[str, tuple[Storage, list[str]]]
+"""Key of a storage -> it, and the paths of the tensors on it."""
+
+
+def check_buffer(buffer_bytes: Any) -> None:
+    """Refuse what is no number of bytes."""
+    if not isinstance(buffer_bytes, int) or isinstance(buffer_bytes, bool) or buffer_bytes < 1:
+        raise UsageError(
+            f"buffer_bytes={buffer_bytes!r} is no number of bytes", remedy="Pass a whole number, 1 or more."
+        )
+
+
+def needed_storages(plan: Plan) -> Storages:
+    """All storages that a plan reads."""
+    found: dict[str, tuple[Storage, list[str]]] = {}
+    for step in (*plan.copies(), *(copy for pair in plan.twins for copy in pair)):
+        for storage in step.node.storage.sources() if step.node.storage is not None else ():
+            found.setdefault(storage.key, (storage, []))[1].append(step.path)
+    return found
+
+
+def share_of(meeting: Meeting, catalog: Catalog, needed: Storages) -> Storages:
+    """Of the storages that any rank needs, those that this rank is to read; all ranks see the same catalog."""
+    if meeting.size == 1:
+        return needed
+    known = _storages(catalog)
+    keys = sorted(known)
+    mine = bytes(key in needed for key in keys)
+    wanted = [key for key, *any_rank in zip(keys, *meeting.gather(mine), strict=True) if any(any_rank)]
+    total = sum(known[key][0].nbytes for key in wanted)
+    share = {key: needed[key] for key in needed.keys() - known.keys()}
+    before = 0
+    for key in wanted:
+        middle = before + known[key][0].nbytes // 2
+        before += known[key][0].nbytes
+        if middle * meeting.size // max(total, 1) == meeting.rank:
+            share[key] = known[key]
+    return share
+
+
+def _storages(catalog: Catalog) -> Storages:
+    found: dict[str, tuple[Storage, list[str]]] = {}
+    for entry in catalog.tensors:
+        storage = entry.node.storage if entry.node is not None else None
+        for source in storage.sources() if storage is not None else ():
+            found.setdefault(source.key, (source, []))[1].append(entry.path)
+    return found
 
 
 def check_all(
-    plan: Plan,
+    storages: Storages,
+    path: str,
     *,
     open_span: OpenSpan,
     buffer_bytes: int,
     threads: int,
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Raise CorruptFile naming every damaged tensor that the plan would read. Changes nothing."""
-    storages: dict[str, tuple[Storage, list[str]]] = {}
-    for step in (*plan.copies(), *(copy for pair in plan.twins for copy in pair)):
-        for storage in step.node.storage.sources() if step.node.storage is not None else ():
-            storages.setdefault(storage.key, (storage, []))[1].append(step.path)
+    """Raise CorruptFile naming every damaged tensor on these storages. Changes nothing."""
     faults = check(
         storages.values(), open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=progress
     )
     if faults:
-        error = corrupt(faults, plan.path)
+        error = corrupt(faults, path)
         details = (*error.details, "nothing was overwritten")
-        raise CorruptFile(error.headline, details=details, remedy=error.remedy, path=plan.path)
+        raise CorruptFile(error.headline, details=details, remedy=error.remedy, path=path)

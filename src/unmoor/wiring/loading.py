@@ -45,7 +45,7 @@ def load_tree(
         refuse_without_data(catalog)
     trusted = None if trust is None else trusted_names(trust, catalog.globals)
     wish = Wish(None if device is None else devices.tag(device), mapping, by_call=call is not None)
-    placed = place_storages(catalog, wish, devices.available())
+    placed = place_storages(catalog, wish, devices.available(), devices.of_other_ranks())
     storages = LiveStorages(catalog.storages, placed, swap_units(catalog))
     copies = storages.copies(_names(catalog))
     with open_spans(catalog.path) as open_span:

@@ -1,47 +1,40 @@
 """restore and plan: describe -> survey -> plan -> execute -> report.
 
-The order is the promise. First all that needs no tensor data; then data of objects and random streams, into memory of
-their own; then those objects, which are put back if anything fails; then the live tensors; optimizers; streams last.
+Ranks that restore together describe, plan and fill each on its own, and meet between the steps: what stops one of them
+stops all, before anything changes wherever it can be known by then.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from unmoor.describe import describe_path
 from unmoor.describe.pausing import collector_paused
-from unmoor.errors import ArgumentConflict, CorruptFile, KindError, MismatchError, RestoreError, UsageError
-from unmoor.execute.streaming import Streamed, Verify, stream
+from unmoor.distributed.meeting import Meeting, meet
+from unmoor.errors import ArgumentConflict, KindError, UsageError
+from unmoor.execute.streaming import Verify
 from unmoor.live import devices
+from unmoor.live.labels import objects_text
 from unmoor.live.loading import refuse_other_order
-from unmoor.live.running import Run
 from unmoor.live.survey import Handles, survey
 from unmoor.plan.policy import CHOICES, Policy
 from unmoor.plan.restore import plan_restore
-from unmoor.report.restore import plan_text, report_text
-from unmoor.values.dtypes import dtype_bytes
-from unmoor.values.plan import (
-    AdvanceSchedule,
-    Copy,
-    LoadSchedule,
-    LoadState,
-    MoveModule,
-    Plan,
-    SetOptimizer,
-    SetRng,
-    Step,
-)
+from unmoor.report.restore import plan_text
+from unmoor.values.catalog import Catalog
+from unmoor.values.plan import Plan
 from unmoor.values.report import Report
 
-from .checking import check_all
+from .carrying import Carrying
+from .checking import check_all, check_buffer, needed_storages, share_of
+from .identity import identity
 from .neighbours import with_neighbours
+from .pending import finish_earlier
 from .spans import open_spans
 
-__all__ = ["Asked", "carry_out", "check_devices", "prepare"]
+__all__ = ["Asked", "check_devices", "prepare", "restore_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +62,8 @@ def check_devices(model_device: Any, map_location: Any) -> None:
         )
 
 
-def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
-    """The plan for what was asked, and the live objects behind it. Changes nothing."""
+def _check(asked: Asked) -> None:
+    """Refuse arguments that cannot be meant, before a byte is read."""
     check_devices(asked.model_device, asked.map_location)
     for mode, value in asked.modes.items():
         if value not in CHOICES[mode]:
@@ -78,13 +71,23 @@ def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
             raise UsageError(f"{mode}={value!r} is none of {choices}")
     if not isinstance(asked.rng, Mapping) and asked.rng not in (True, False, "exact"):
         raise UsageError(f"rng={asked.rng!r} is none of True, False, 'exact' and a dict of generators")
+    _patterns("only", asked.only)
+    _patterns("skip", asked.skip)
+
+
+def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
+    """The plan for what was asked, and the live objects behind it. Changes nothing."""
+    _check(asked)
+    return _plan(describe_path(path), asked)
+
+
+def _plan(catalog: Catalog, asked: Asked, place: tuple[int, int] | None = None) -> tuple[Plan, Handles]:
     only, skip = _patterns("only", asked.only), _patterns("skip", asked.skip) or ()
     generators = asked.rng if isinstance(asked.rng, Mapping) else {}
     device = devices.resolve(asked.model_device)
     mapping, _ = devices.read_map_location(asked.map_location)
-    catalog = describe_path(path)
     refuse_other_order(catalog)
-    target, handles = survey(asked.roles, generators, device)
+    target, handles = survey(asked.roles, generators, device, place)
     policy = Policy(
         **{mode: value for mode, value in asked.modes.items() if mode != "verify"},
         rename=asked.rename,
@@ -115,142 +118,85 @@ def _patterns(word: str, value: Any) -> tuple[str, ...] | None:
     return found
 
 
-def carry_out(
-    plan: Plan,
-    handles: Handles,
+def restore_path(
+    path: str,
+    asked: Asked,
     *,
+    group: Any,
+    timeout: Any,
     verify: Verify,
     buffer_bytes: int,
     threads: int,
     progress: Callable[[int], None] | None,
-    begin: float,
 ) -> Report:
-    """Do what the plan says, in its order."""
-    run = Run(handles)
-    copies = plan.copies()
-    first = [c for c in copies if c.slot.make and not _is_optimizer(c)]
-    rest = [c for c in copies if not (c.slot.make and not _is_optimizer(c))]
-    states = [step for step in plan.steps if isinstance(step, LoadState | LoadSchedule | AdvanceSchedule)]
-    outside = [step for step in states if not (isinstance(step, LoadState) and step.name)]
-    with open_spans(plan.path) as open_span:
+    """Restore what was asked, together with the other ranks of `group`."""
+    begin = time.perf_counter()
+    with meet("restore", group, timeout) as meeting:
 
-        def fill(batch: Sequence[Copy]) -> Streamed:
-            return stream(
-                batch,
-                run.sinks(batch),
-                open_span=open_span,
-                buffer_bytes=buffer_bytes,
-                threads=threads,
-                verify="none" if verify == "none" else "stream",
-                progress=progress,
-            )
+        def begin_facts() -> tuple[dict[str, str], None]:
+            facts = _facts(path, asked, buffer_bytes)
+            finish_earlier("wait", f"the restore of {path}")
+            return facts, None
 
-        for file in sorted(_files(copies)):  # one that is gone since it was described is met before anything changes
-            open_span(file)
-        if verify == "first":
-            check_all(plan, open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=progress)
-        _prove_twins(plan, run, fill)
-        early = fill(first)
-        setters = run.rng_setters(_of(plan, SetRng))
-        run.load(outside)
-        with _telling(plan, copies, run):
-            run.move(_of(plan, MoveModule))
-            late = fill(rest)
-            run.extra_states([step for step in _of(plan, LoadState) if step.name])
-            run.set_optimizers(_of(plan, SetOptimizer))
-    for set_state in setters:
-        set_state()
-    report = _report(plan, run, (early, late), time.perf_counter() - begin)
-    unchecked = replace(report, unverified=0) if verify == "none" else report
-    return replace(unchecked, text=report_text(unchecked))
+        meeting.begin(begin_facts)
+        with meeting.step("plan", _untouched) as seen:
+            catalog = describe_path(path)
+            plan, handles = _plan(catalog, asked, (meeting.rank, meeting.size))
+            seen.update(identity(catalog) if meeting.size > 1 else {})
+        with open_spans(plan.path) as open_span:
+            how: dict[str, Any] = {
+                "open_span": open_span,
+                "buffer_bytes": buffer_bytes,
+                "threads": threads,
+                "progress": _living(meeting, progress),
+            }
+            carrying = Carrying(plan, handles, verify=verify, **how)
+            if verify == "first":
+                _check_first(meeting, catalog, carrying, how)
+            with meeting.step("prepare", _untouched):
+                carrying.prepare()
+            with meeting.step("restore", carrying.undo):
+                carrying.change()
+        return carrying.finish(lambda: time.perf_counter() - begin)
 
 
-def _files(copies: Sequence[Copy]) -> set[str]:
-    storages = [source for c in copies if c.node.storage is not None for source in c.node.storage.sources()]
-    return {storage.span.file for storage in storages if storage.span is not None}
+def _check_first(meeting: Meeting, catalog: Catalog, carrying: Carrying, how: Mapping[str, Any]) -> None:
+    """Read all data and hold it against its checksums; of several ranks each reads its share."""
+    with meeting.step("open", _untouched):
+        carrying.open_files()
+        needed = needed_storages(carrying.plan)
+    share = share_of(meeting, catalog, needed)
+    with meeting.step("verify", _untouched):
+        check_all(share, carrying.plan.path, **how)
 
 
-def _of(plan: Plan, kind: type[Step]) -> list[Any]:
-    return [step for step in plan.steps if isinstance(step, kind)]
+def _facts(path: str, asked: Asked, buffer_bytes: Any) -> dict[str, str]:
+    """What the ranks must have in common, once the arguments are seen to be sound."""
+    _check(asked)
+    check_buffer(buffer_bytes)
+    rng = asked.rng if not isinstance(asked.rng, Mapping) else sorted(map(str, asked.rng))
+    told = {"rename": asked.rename, "only": asked.only, "skip": asked.skip, "at": dict(asked.at) or None}
+    return {
+        "path": path,
+        "objects": objects_text(asked.roles),
+        "rng": repr(rng),
+        **{mode: repr(value) for mode, value in asked.modes.items()},
+        **{word: "a function" if callable(value) else repr(value) for word, value in told.items()},
+    }
 
 
-def _is_optimizer(step: Copy) -> bool:
-    return "/state/" in step.slot.id and step.label.partition("[")[0] == "optimizer"
+def _untouched() -> tuple[str, ...]:
+    return ("nothing was changed on any rank",)
 
 
-def _prove_twins(plan: Plan, run: Run, fill: Callable[[Sequence[Copy]], Streamed]) -> None:
-    """Stored tensors that go into one live memory must hold the same values: an error before anything starts."""
-    faults: dict[bool, list[str]] = {}
-    for one, other in plan.twins:
-        difference = run.difference(one, other, fill)
-        if difference:
-            text = f"{one.path} and {other.path} are one tensor in the live {one.label} and differ in the file"
-            faults.setdefault(_is_optimizer(one), []).append(f"{text}, {difference}")
-    if faults:
-        what, remedy = _COUNTERS if True in faults else _TIED
-        raise MismatchError(
-            f"{what} are not equal in {plan.path}; nothing was changed",
-            details=[line for lines in faults.values() for line in lines],
-            remedy=remedy,
-            path=plan.path,
-        )
+def _living(meeting: Meeting, progress: Callable[[int], None] | None) -> Callable[[int], None] | None:
+    """A progress that also tells the ranks which wait that this one still works."""
+    if meeting.size == 1:
+        return progress
 
+    def advance(nbytes: int) -> None:
+        meeting.alive()
+        if progress is not None:
+            progress(nbytes)
 
-_TIED: Final = (
-    "tied weights",
-    'Untie them in the live model, or drop one: rename={"its.name": "unused"}, unexpected="ignore".',
-)
-_COUNTERS: Final = (
-    "states of parameters that are one FlatParameter",
-    "Wrap the live model with FullyShardedDataParallel(..., use_orig_params=True).",
-)
-
-
-@contextmanager
-def _telling(plan: Plan, copies: Sequence[Copy], run: Run) -> Iterator[None]:
-    """Errors that leave say what was overwritten; objects that were loaded are put back."""
-    try:
-        yield
-    except (CorruptFile, RestoreError) as error:
-        run.undo()
-        raise _told(error, plan, copies) from error
-
-
-def _told(error: CorruptFile | RestoreError, plan: Plan, copies: Sequence[Copy]) -> Exception:
-    done: frozenset[str] = getattr(error, "done", frozenset())
-    rows = list(_overwritten(copies, done))
-    moved = [step.label for step in _of(plan, MoveModule)]
-    changed = f"already overwritten: {', '.join(rows)}" if rows else "nothing was overwritten"
-    details = (*error.details, changed, *([f"already moved: {', '.join(moved)}"] if moved else []))
-    remedy = error.remedy
-    if rows:
-        remedy = (remedy + " " if remedy else "") + "Restore another checkpoint before training on."
-    made = type(error)(error.headline, details=details, remedy=remedy, path=error.path)
-    made.done = done
-    return made
-
-
-def _overwritten(copies: Sequence[Copy], done: frozenset[str]) -> Iterator[str]:
-    labels = dict.fromkeys(c.label for c in copies if not c.slot.make)
-    for label in labels:
-        slots = {c.slot.id for c in copies if c.label == label and not c.slot.make}
-        hit = len(slots & done)
-        if hit:
-            yield f"{label} ({'all' if hit == len(slots) else f'{hit} of {len(slots)} tensors'})"
-
-
-def _report(plan: Plan, run: Run, streams: Sequence[Streamed], seconds: float) -> Report:
-    counts: dict[str, tuple[int, int]] = {}
-    for c in plan.copies():
-        role = c.label.partition("[")[0]
-        number, total = counts.get(role, (0, 0))
-        counts[role] = (number + 1, total + c.node.numel * dtype_bytes(c.node.dtype))
-    return Report(
-        plan=plan,
-        extra=run.value(dict(plan.extra)),
-        counts=counts,
-        nbytes=sum(s.nbytes for s in streams),
-        seconds=seconds,
-        verified=sum(s.verified for s in streams),
-        unverified=sum(s.unverified for s in streams),
-    )
+    return advance

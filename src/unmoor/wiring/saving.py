@@ -21,13 +21,14 @@ from unmoor.live.content import TORCH_VERSION, Content
 from unmoor.live.pickling import pickle_tree
 from unmoor.report.restore import receipt_text
 from unmoor.values.catalog import Catalog
+from unmoor.values.ranks import RANKS
 from unmoor.values.report import Receipt
 from unmoor.values.text import key_text
 from unmoor.version import __version__
 
 from .saving_flat import SUFFIX, write_safetensors
 
-__all__ = ["MANIFEST", "write_content"]
+__all__ = ["MANIFEST", "archive_name", "storage_spans", "world", "write_content", "writer"]
 
 MANIFEST = "unmoor/manifest.json"
 
@@ -41,8 +42,12 @@ def write_content(
     buffer_bytes: int,
     threads: int,
     progress: Callable[[int], None] | None,
+    agree: Callable[[Catalog], None] = lambda _: None,
 ) -> Receipt:
-    """Write `content` to `path`, whole and durable, and say what was written."""
+    """Write `content` to `path`, whole and durable, and say what was written.
+
+    `agree` is called with what was written before it is published; what it raises leaves the older file in place.
+    """
     if path_text(path).lower().endswith(SUFFIX):
         return write_safetensors(path_text(path), content, buffer_bytes=buffer_bytes, progress=progress)
     begin = time.perf_counter()
@@ -51,14 +56,16 @@ def write_content(
     target = path_text(path)
 
     def check(temporary: str) -> None:
-        _hold_against(describe_file(temporary), content, target)
+        found = describe_file(temporary)
+        _hold_against(found, content, target)
+        agree(found)
 
     needed = sum(record.nbytes for record in records)
     with publish(target, needed=needed, durability="disk", check=check) as temporary:
         write_archive(
             temporary,
             records,
-            name=_archive_name(target),
+            name=archive_name(target),
             finish=partial(_finish, content),
             threads=threads,
             buffer_bytes=buffer_bytes,
@@ -75,7 +82,7 @@ def write_content(
     return replace(receipt, text=receipt_text(receipt))
 
 
-def _archive_name(path: str) -> str:
+def archive_name(path: str) -> str:
     """The folder inside the archive, which torch names after the file."""
     stem = os.path.splitext(os.path.basename(path))[0]
     return stem if stem.isascii() and stem.isprintable() and 0 < len(stem) < 128 else "archive"
@@ -87,16 +94,32 @@ def _finish(content: Content, crcs: Crcs) -> list[Record]:
 
 
 def _manifest(content: Content, crcs: Crcs) -> dict[str, Any]:
-    spans = {name.removeprefix("data/"): list(span) for name, span in crcs.items() if name.startswith("data/")}
     return {
         "manifest": 1,
-        "writer": {"unmoor": __version__, "torch": TORCH_VERSION, "python": platform.python_version()},
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "world_size": 1,
+        **writer(),
+        **world(content),
         "roles": content.roles,
         "numpy": [list(keys) for keys in content.arrays],
-        "storages": spans,
+        "storages": storage_spans(crcs),
     }
+
+
+def world(content: Content) -> dict[str, Any]:
+    """How many ranks saved, and what is to be known of the leaves that they have for themselves."""
+    return {"world_size": content.world_size, **({RANKS: content.ranks} if content.ranks else {})}
+
+
+def writer() -> dict[str, Any]:
+    """Who writes, and when."""
+    return {
+        "writer": {"unmoor": __version__, "torch": TORCH_VERSION, "python": platform.python_version()},
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def storage_spans(crcs: Crcs) -> dict[str, list[int]]:
+    """Storage key -> offset, bytes and CRC-32 of its data."""
+    return {name.removeprefix("data/"): list(span) for name, span in crcs.items() if name.startswith("data/")}
 
 
 def _hold_against(catalog: Catalog, content: Content, path: str) -> None:

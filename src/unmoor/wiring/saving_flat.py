@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from unmoor.describe import describe_file
 from unmoor.errors import SaveError, UsageError
@@ -19,7 +19,7 @@ from unmoor.report.restore import receipt_text
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.report import Receipt
 
-__all__ = ["SUFFIX", "write_safetensors"]
+__all__ = ["SUFFIX", "Row", "flat_head", "write_safetensors"]
 
 SUFFIX: Final = ".safetensors"
 _ALIGN: Final = 8
@@ -38,20 +38,19 @@ def write_safetensors(
     flat = flatten(content, path)
     order = sorted(flat.tensors, key=lambda name: -flat.tensors[name].itemsize)
     blobs = {name: DenseBlob(flat.tensors[name]) for name in order}
-    head = _head(flat, blobs)
-    if len(head) > _MAX_HEADER:
-        raise UsageError(
-            f"the names and shapes for {path} take {len(head):,} bytes; safetensors allows 100 MB",
-            remedy="Save it as .pt, or cut it into several files.",
-        )
+    rows = {
+        name: Row(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), blobs[name].nbytes)
+        for name, tensor in flat.tensors.items()
+    }
+    head = flat_head(rows, order, flat.aliases, path)
 
     def check(temporary: str) -> None:
         _hold_against(temporary, flat, path)
 
     needed = len(head) + sum(blob.nbytes for blob in blobs.values())
     with publish(path, needed=needed, durability="disk", check=check) as temporary:
-        rows = [(blob.nbytes, blob) for blob in blobs.values()]
-        write_flat(temporary, head, rows, buffer_bytes=buffer_bytes, progress=progress)
+        data = [(blob.nbytes, blob) for blob in blobs.values()]
+        write_flat(temporary, head, data, buffer_bytes=buffer_bytes, progress=progress)
     receipt = Receipt(
         path=path,
         nbytes=os.stat(path).st_size,
@@ -62,19 +61,34 @@ def write_safetensors(
     return replace(receipt, text=receipt_text(receipt))
 
 
-def _head(flat: Flat, blobs: Mapping[str, DenseBlob]) -> bytes:
-    """The length and the JSON, padded so that the data begins at a multiple of 8 bytes."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **flat.aliases}}
+class Row(NamedTuple):
+    """One tensor of a head."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def flat_head(rows: Mapping[str, Row], order: Sequence[str], aliases: Mapping[str, str], path: str) -> bytes:
+    """The length and the JSON, padded so that the data begins at a multiple of 8 bytes; data lies in `order`.
+
+    Raises UsageError for more names than the format allows.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **aliases}}
     starts, end = {}, 0
-    for name, blob in blobs.items():
-        starts[name], end = end, end + blob.nbytes
-    for name, tensor in flat.tensors.items():
-        row = DTYPES[str(tensor.dtype).removeprefix("torch.")]
-        shape = [*tensor.shape[:-1], 2 * tensor.shape[-1]] if row.family == "packed" else list(tensor.shape)
-        offsets = [starts[name], starts[name] + blobs[name].nbytes]
-        header[name] = {"dtype": row.safetensors, "shape": shape, "data_offsets": offsets}
+    for name in order:
+        starts[name], end = end, end + rows[name].nbytes
+    for name, (dtype, sizes, nbytes) in rows.items():
+        row = DTYPES[dtype]
+        shape = [*sizes[:-1], 2 * sizes[-1]] if row.family == "packed" else list(sizes)
+        header[name] = {"dtype": row.safetensors, "shape": shape, "data_offsets": [starts[name], starts[name] + nbytes]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGN)
+    if len(text) > _MAX_HEADER:
+        raise UsageError(
+            f"the names and shapes for {path} take {len(text):,} bytes; safetensors allows 100 MB",
+            remedy="Save it as .pt, or cut it into several files.",
+        )
     return len(text).to_bytes(8, "little") + text
 
 

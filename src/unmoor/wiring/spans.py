@@ -1,23 +1,13 @@
-"""The readers of a checkpoint's files, opened once and closed together."""
+"""What of a checkpoint can be read at all, and the readers of its files."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Final
-
 from unmoor.errors import UnsupportedFile
-from unmoor.filing import BriefReader, InflatingReader, Reader, open_reader
+from unmoor.execute.opening import open_spans
 from unmoor.values.catalog import Catalog
-from unmoor.values.nodes import deflated
 from unmoor.values.text import count, listing
 
 __all__ = ["open_spans", "refuse_without_data"]
-
-_MOST_OPEN: Final = 64
-"""Files that are kept open at once; a system may allow a process as few as 256, and the run has files of its own."""
 
 
 def refuse_without_data(catalog: Catalog) -> None:
@@ -29,38 +19,3 @@ def refuse_without_data(catalog: Catalog) -> None:
             remedy='Save it again once it has memory. unmoor.load(path, map_location="meta") gives the shapes alone.',
             path=catalog.path,
         )
-
-
-@contextmanager
-def open_spans(path: str | os.PathLike[str]) -> Iterator[Callable[[str], Reader]]:
-    """A function from `Span.file` to its reader: "" is the file itself, others lie beside it, or in the folder.
-
-    It may be called from several threads. The first files stay open until the end, the others while they are read.
-    """
-    text = os.fspath(path)
-    folder = text if os.path.isdir(text) else os.path.dirname(text)
-    with ExitStack() as stack:
-        readers: dict[str, Reader] = {}
-        kept: list[Reader] = []
-        lock = threading.Lock()
-
-        def reader(file: str) -> Reader:
-            with lock:
-                return readers[file] if file in readers else opened(file)
-
-        def opened(file: str) -> Reader:
-            packed = deflated(file)
-            if packed is not None:
-                name, *place = packed
-                readers[file] = InflatingReader(readers.get(name) or opened(name), *place)
-            else:
-                readers[file] = plain(os.path.join(folder, file) if file else text)
-            return readers[file]
-
-        def plain(place: str) -> Reader:
-            if len(kept) == _MOST_OPEN:
-                return BriefReader(place)
-            kept.append(stack.enter_context(open_reader(place)))
-            return kept[-1]
-
-        yield reader

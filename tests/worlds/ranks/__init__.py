@@ -16,6 +16,7 @@ __all__ = ["main"]
 def main(run: Callable[..., Any], *, backend: str = "gloo", seconds: float = 120.0) -> None:
     """Be one rank: join the group, call `run(rank, world, folder, *arguments)`, keep what it returns or raises.
 
+    A process that torchrun did not start joins no group.
     A rank that has failed leaves at once, without waiting for the others, as a script does that ends with an error.
     """
     import torch
@@ -24,8 +25,10 @@ def main(run: Callable[..., Any], *, backend: str = "gloo", seconds: float = 120
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     folder, *arguments = sys.argv[1:]
-    dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
-    rank, world = dist.get_rank(), dist.get_world_size()
+    alone = "RANK" not in os.environ
+    if not alone:
+        dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    rank, world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
     failed, value = None, None
     try:
         value = run(rank, world, folder, *arguments)
@@ -37,7 +40,7 @@ def main(run: Callable[..., Any], *, backend: str = "gloo", seconds: float = 120
     os.replace(place + ".tmp", place)
     sys.stdout.flush()
     sys.stderr.flush()
-    if failed is None:
+    if failed is None and not alone:
         dist.barrier()
         dist.destroy_process_group()
     os._exit(0)

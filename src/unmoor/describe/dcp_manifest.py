@@ -1,0 +1,103 @@
+"""What `unmoor.save` writes beside `.metadata`: roles, ranks, and the frame of the tree, which `.metadata` lacks.
+
+Such a folder is one of torch.distributed.checkpoint without it too: a manifest that is missing or unreadable is no
+obstacle. One that belongs to another save is told by the id of the save, and left out; one that contradicts the data of
+its own save means that either is damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from unmoor.errors import CorruptFile
+from unmoor.filing import open_reader, read
+from unmoor.values.finding import Finding
+from unmoor.values.frames import FrameError, leaf_keys, rebuilt
+from unmoor.values.text import count
+
+__all__ = ["MANIFEST", "Beside", "read_beside"]
+
+MANIFEST: Final = "unmoor-manifest.json"
+_MAX: Final = 1 << 30
+_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The manifest of a folder, None where there is none that can be used, and what a reader should know of that."""
+
+    manifest: Mapping[str, Any] | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def tree(self, values: Mapping[str, Any]) -> Any:
+        """The tree that the manifest tells of, of the values by flat key; None without a manifest."""
+        return None if self.manifest is None else rebuilt(self.manifest["frame"], values)
+
+
+def read_beside(path: str, save_id: str, crc: tuple[int, int], keys: Mapping[str, Any]) -> Beside:
+    """The manifest of the folder `path` whose `.metadata` names `save_id` and `keys`, and has those bytes and CRC-32.
+
+    Raises CorruptFile where it is of the same save and contradicts it.
+    """
+    place = os.path.join(path, MANIFEST)
+    if not os.path.isfile(place):
+        return Beside()
+    manifest = _read(place)
+    if manifest is None:
+        return Beside(findings=(_finding(f"{MANIFEST} cannot be read: the folder is described without it"),))
+    if manifest.get("save_id") != save_id or not save_id:
+        text = f"{MANIFEST} is of another save than .metadata: the folder is described without it"
+        return Beside(findings=(_finding(text),))
+    faults = list(_faults(path, manifest, crc, keys))
+    if faults:
+        more = [f"and {len(faults) - _SHOWN:,} more"] if len(faults) > _SHOWN else []
+        raise CorruptFile(
+            f"{path}: {MANIFEST} and the files of its save contradict each other",
+            details=[*faults[:_SHOWN], *more],
+            remedy="Copy the folder again, or use the checkpoint before it. Without that file it is read as any other "
+            "folder of torch.distributed.checkpoint.",
+            path=path,
+        )
+    return Beside({key: value for key, value in manifest.items() if key != "files"})
+
+
+def _finding(text: str) -> Finding:
+    return Finding("manifest", "warning", "", text, "roles and containers are then told by structure alone")
+
+
+def _read(place: str) -> dict[str, Any] | None:
+    with open_reader(place) as reader:
+        if reader.size > _MAX:
+            return None
+        data = read(reader, 0, reader.size)
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return manifest if isinstance(manifest, dict) else None
+
+
+def _faults(path: str, manifest: Mapping[str, Any], crc: tuple[int, int], keys: Mapping[str, Any]) -> Any:
+    if manifest.get("metadata") != list(crc):
+        yield f".metadata: saved as {manifest.get('metadata')} (bytes and CRC-32), is {list(crc)}"
+    files = manifest.get("files")
+    for name, row in files.items() if isinstance(files, dict) else ():
+        saved = row[0] if isinstance(row, list) and row else None
+        place = os.path.join(path, os.path.basename(str(name)))
+        found = os.stat(place).st_size if os.path.isfile(place) else None
+        if found != saved:
+            yield f"{name}: saved with {saved} bytes, {'is missing' if found is None else f'has {found}'}"
+    try:
+        named = list(leaf_keys(manifest.get("frame")))
+        rebuilt(manifest.get("frame"), dict.fromkeys(named))
+    except (FrameError, RecursionError, ValueError) as fault:
+        yield f"the frame of its tree is none: {str(fault)[:100]}"
+        return
+    differ = set(named) ^ set(keys)
+    if differ or len(named) != len(keys):
+        shown = ", ".join(sorted(differ)[:_SHOWN])
+        yield f"its tree has {count(len(named), 'entry')}, .metadata {count(len(keys), 'entry')}: {shown[:200]}"

@@ -1,0 +1,153 @@
+"""torch.distributed.checkpoint set to work: at once or in the background, and what it says of a failure in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import distributed as dist
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+
+from unmoor.errors import RankError, SaveError, UnmoorError, UsageError
+from unmoor.live.snapshots import staged
+
+from .planners import SavePlanner
+from .saving import Share, Writer
+
+__all__ = ["Job", "failure_of", "stage", "write", "write_behind", "written_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rank's part of a save of `share` into the hidden folder `folder`, by all ranks of `group`.
+
+    `path` is where it will be; `complete` is called on the group's rank 0 once all ranks have written.
+    """
+
+    share: Share
+    folder: str
+    path: str
+    group: Any
+    complete: Callable[[str, Mapping[str, tuple[int, int]]], None]
+    progress: Callable[[int], None] | None = None
+
+    def writer(self) -> Writer:
+        """Torch's writer for it."""
+        return Writer(
+            self.folder, path=self.path, share=self.share, complete=self.complete, progress=self.progress
+        )
+
+
+def write(job: Job) -> Any:
+    """Write with all ranks of the group; the folder's metadata. Raises what `failure_of` explains."""
+    return dcp.save(
+        job.share.values,
+        storage_writer=job.writer(),
+        planner=SavePlanner(job.share.paths),
+        process_group=_on_cpu(job.group),
+    )
+
+
+def stage(job: Job, *, copied: bool) -> Job:
+    """The job with copies on the CPU of all that this rank writes (`copied`: they are that already).
+
+    Called by all ranks of the group, whose writes then talk through a group of their own: the run's collectives go on
+    meanwhile. Raises UsageError where this build of torch has no gloo.
+    """
+    apart = _apart(job.group)
+    share = job.share if copied else replace(job.share, values=staged(job.share.values))
+    return replace(job, share=share, group=apart)
+
+
+def write_behind(job: Job) -> Future[Any]:
+    """Write what `stage` gave in the background, with all ranks of the group; the folder's metadata, once it is done."""
+    future: Any = dcp.async_save(
+        job.share.values,
+        storage_writer=job.writer(),
+        planner=SavePlanner(job.share.paths),
+        process_group=job.group,
+    )
+    done: Future[Any] = getattr(future, "upload_completion", future)
+    return done
+
+
+def written_bytes(metadata: Any) -> int:
+    """The bytes of all shard files that the metadata of a folder tells of."""
+    ends: dict[str, int] = {}
+    for place in metadata.storage_data.values():
+        ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
+    return sum(ends.values())
+
+
+def failure_of(error: BaseException, path: str, rank: int, told: Callable[[OSError], UnmoorError]) -> BaseException:
+    """What a rank raises for an error of the engine: its own, or one with a line for each rank that failed.
+
+    `told` says what a refusal of the system means.
+    """
+    if not isinstance(error, CheckpointException):
+        if isinstance(error, UnmoorError) or not isinstance(error, RuntimeError):
+            return told(error) if isinstance(error, OSError) and not isinstance(error, UnmoorError) else error
+        return RankError(
+            f"{path} was not saved: the ranks lost each other while they wrote",
+            details=[f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"],
+            path=path,
+        )
+    causes = {number: found[0] for number, found in error.failures.items()}
+    own = causes.get(rank)
+    if own is not None and not isinstance(own, Exception):
+        return own
+    plain = {
+        number: told(cause) if isinstance(cause, OSError) and not isinstance(cause, UnmoorError) else cause
+        for number, cause in causes.items()
+    }
+    if len(plain) == 1 and isinstance(plain.get(rank), UnmoorError):
+        return plain[rank]
+    remedies = [cause.remedy for cause in plain.values() if isinstance(cause, UnmoorError) and cause.remedy]
+    made = SaveError(
+        f"{path} was not saved: {len(plain)} of its ranks failed" if len(plain) > 1 else f"{path} was not saved",
+        details=[f"rank {number}: {_line(cause, path)}" for number, cause in sorted(plain.items())],
+        remedy=remedies[0] if remedies else "",
+        path=path,
+    )
+    made.ranks = tuple(sorted(plain))
+    made.__cause__ = plain.get(rank)
+    return made
+
+
+_LINE: Final = 400
+
+
+def _line(cause: BaseException, path: str) -> str:
+    if isinstance(cause, UnmoorError):
+        text = "; ".join([cause.headline.removeprefix(f"{path} was not saved: "), *cause.details])
+    else:
+        text = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+    return text if len(text) <= _LINE else text[: _LINE - 3] + "..."
+
+
+def _on_cpu(group: Any) -> Any:
+    """The group, where values on the CPU can go through it; else one beside it."""
+    return group if torch.device("cpu") in group._device_types else _apart(group)
+
+
+_beside: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""Group -> the group of the same ranks through which writes in the background talk."""
+
+
+def _apart(group: Any) -> Any:
+    """A group of the same ranks over gloo, for what must not meet the run's own collectives; made once, by all ranks."""
+    if group not in _beside:
+        if not dist.is_gloo_available():
+            raise UsageError(
+                "a save of several ranks that the run's own process group cannot carry needs the backend gloo, which "
+                "this build of torch lacks",
+                remedy='Save with background=False, or initialise with init_process_group("cpu:mpi,...").',
+            )
+        ranks = dist.get_process_group_ranks(group)
+        _beside[group] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    return _beside[group]

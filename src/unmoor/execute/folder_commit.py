@@ -1,0 +1,210 @@
+"""Puts a folder in its place whole or not at all, and on the disk before it says so; several processes may fill it.
+
+Knows nothing of checkpoints. A folder is made beside its target under a hidden name, filled, checked, made durable, and
+renamed; an older folder there is exchanged for it in one step where the system can, and removed afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from unmoor.errors import SaveError
+from unmoor.values.text import listing
+
+from .commit import hidden_name, sync_folder
+
+__all__ = ["Staging", "discard", "left_behind", "publish_folder", "sees", "stage"]
+
+_TOKEN: Final = ".unmoor-token"
+_ASIDE: Final = ".old"
+_ASIDE_NAME: Final = re.compile(r"\.(?P<name>.+)\.unmoor-\d+-[0-9a-f]{8}\.old", re.DOTALL)
+_LONGEST_NAME: Final = 255
+_EXCHANGE: Final = 2
+"""RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS."""
+_HERE: Final = -100
+"""AT_FDCWD of Linux: paths are as seen from the working directory."""
+_PATIENCE: Final = 3.0
+"""Seconds within which another machine's view of a shared file system shows a folder that was just made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A hidden folder that waits for its content: its `name` beside the target, and the `token` that lies in it."""
+
+    name: str
+    token: str
+
+    def beside(self, path: str) -> str:
+        """The folder's path as this process sees it, for the target `path`."""
+        return os.path.join(os.path.dirname(os.path.realpath(path)), self.name)
+
+
+def stage(path: str, *, own: Callable[[str], bool]) -> Staging:
+    """Make the hidden folder beside `path`, for one process of those that fill it.
+
+    An older folder at `path` will be replaced, so that all in it must be `own` by its name. A replacement that was cut
+    off between its two renames is finished by taking the older folder back.
+
+    Raises SaveError, with nothing changed, for a file at `path` or a folder with anything else in it; OSError for what
+    the system refuses.
+    """
+    target = os.path.realpath(path)
+    _take_back(target)
+    _refuse(target, path, own)
+    hidden = hidden_name(target)
+    os.mkdir(hidden)
+    staging = Staging(os.path.basename(hidden), secrets.token_hex(16))
+    with open(os.path.join(hidden, _TOKEN), "x", encoding="ascii") as file:
+        file.write(staging.token)
+    return staging
+
+
+def sees(staging: Staging, path: str) -> bool:
+    """Whether this process sees that very folder beside `path`, waiting a little for a shared file system."""
+    place, deadline, pause = os.path.join(staging.beside(path), _TOKEN), time.monotonic() + _PATIENCE, 0.01
+    while True:
+        with suppress(OSError), open(place, encoding="ascii") as file:
+            return file.read() == staging.token
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+
+
+def publish_folder(staging: Staging, path: str) -> None:
+    """Bring the hidden folder's names to the disk and rename it to `path`. Its files must be on the disk already.
+
+    A symbolic link at `path` stays one, its target is replaced. An older folder's mode is kept. Where it fails before
+    the folder is in place, the hidden one is removed.
+    """
+    target, hidden = os.path.realpath(path), staging.beside(path)
+    os.unlink(os.path.join(hidden, _TOKEN))
+    try:
+        _keep_mode(target, hidden)
+        sync_folder(hidden, path)
+        older = _put(hidden, target)
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    sync_folder(os.path.dirname(target), path)
+    if older:
+        shutil.rmtree(older, ignore_errors=True)
+
+
+def discard(staging: Staging, path: str) -> None:
+    """Remove the hidden folder of a save that failed, as far as the system lets; a published one is left alone."""
+    hidden = staging.beside(path)
+    if os.path.exists(os.path.join(hidden, _TOKEN)):
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def left_behind(path: str) -> str:
+    """The older folder of `path` that a replacement cut off between its two renames left beside it; "" for none."""
+    target = os.path.realpath(path)
+    if os.path.lexists(target):
+        return ""
+    return max(_aside_of(target), key=os.path.getmtime, default="")
+
+
+def _keep_mode(target: str, hidden: str) -> None:
+    if os.path.isdir(target):
+        with suppress(OSError):
+            os.chmod(hidden, stat.S_IMODE(os.stat(target).st_mode))
+
+
+def _put(hidden: str, target: str) -> str:
+    """Rename `hidden` to `target`; where the older folder is now, "" if there was none."""
+    if not os.path.isdir(target):
+        os.rename(hidden, target)
+        return ""
+    if _exchange(hidden, target):
+        return hidden
+    aside = hidden.removesuffix(".tmp") + _ASIDE
+    os.rename(target, aside)
+    try:
+        os.rename(hidden, target)
+    except BaseException:
+        os.rename(aside, target)
+        raise
+    return aside
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Let two folders swap their names in one step; False where the system or the file system cannot."""
+    swap = _swapper()
+    if swap is None:
+        return False
+    if swap(os.fsencode(one), os.fsencode(other)) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code), other)
+
+
+@cache
+def _swapper() -> Callable[[bytes, bytes], int] | None:
+    """The system's call that swaps two names: renameat2 of Linux, renamex_np of macOS."""
+    try:
+        library: Any = ctypes.CDLL(None, use_errno=True)
+    except (OSError, TypeError):
+        return None
+    if sys.platform == "darwin" and hasattr(library, "renamex_np"):
+        return lambda one, other: int(library.renamex_np(one, other, _EXCHANGE))
+    if sys.platform.startswith("linux") and hasattr(library, "renameat2"):
+        return lambda one, other: int(library.renameat2(_HERE, one, _HERE, other, _EXCHANGE))
+    return None
+
+
+def _refuse(target: str, path: str, own: Callable[[str], bool]) -> None:
+    """Refuse what must not be replaced: a file, and a folder in which anything else lies."""
+    if not os.path.lexists(target):
+        return
+    if not os.path.isdir(target):
+        raise SaveError(
+            f"{path} was not saved: a file is there, and state that is spread over ranks is saved as a folder",
+            remedy="Give another path, or remove the file first.",
+            path=path,
+            errno=errno.ENOTDIR,
+        )
+    strange = sorted(name for name in os.listdir(target) if not own(name))
+    if strange:
+        raise SaveError(
+            f"{path} was not saved: the folder there holds more than a checkpoint, and would be replaced as a whole",
+            details=[f"it holds {listing(strange, 6)}"],
+            remedy="Save to a path of its own, or move these files away.",
+            path=path,
+            errno=errno.ENOTEMPTY,
+        )
+
+
+def _aside_of(target: str) -> Iterator[str]:
+    folder, name = os.path.split(target)
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for each in names:
+        match = _ASIDE_NAME.fullmatch(each)
+        cut = len(os.fsencode(each)) == _LONGEST_NAME
+        if match and (match["name"] == name or (cut and name.startswith(match["name"]))):
+            yield os.path.join(folder, each)
+
+
+def _take_back(target: str) -> None:
+    older = left_behind(target)
+    if older:
+        os.rename(older, target)

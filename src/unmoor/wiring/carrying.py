@@ -1,0 +1,205 @@
+"""A plan carried out, in the order that is the promise.
+
+First all that changes nothing: files opened, checksums read ahead where asked, data of objects and random streams into
+memory of their own, those streams tried. Then objects, which are put back if anything fails; then the live tensors;
+optimizers; streams last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from unmoor.errors import CorruptFile, MismatchError, RestoreError
+from unmoor.execute.reading import OpenSpan
+from unmoor.execute.streaming import Streamed, Verify, stream
+from unmoor.live.running import Run
+from unmoor.live.survey import Handles
+from unmoor.report.restore import report_text
+from unmoor.values.dtypes import dtype_bytes
+from unmoor.values.plan import (
+    AdvanceSchedule,
+    Copy,
+    LoadSchedule,
+    LoadState,
+    MoveModule,
+    Plan,
+    SetOptimizer,
+    SetRng,
+    Step,
+)
+from unmoor.values.report import Report
+
+__all__ = ["Carrying"]
+
+
+class Carrying:
+    """One plan on its way into the live objects behind it: `prepare`, then `change`, then `finish`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        handles: Handles,
+        *,
+        open_span: OpenSpan,
+        verify: Verify,
+        buffer_bytes: int,
+        threads: int,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self.plan = plan
+        self._run = Run(handles)
+        self._open_span = open_span
+        self._verify = verify
+        self._how: dict[str, Any] = {"buffer_bytes": buffer_bytes, "threads": threads, "progress": progress}
+        self._copies = plan.copies()
+        self._early = [c for c in self._copies if c.slot.make and not _is_optimizer(c)]
+        self._late = [c for c in self._copies if not (c.slot.make and not _is_optimizer(c))]
+        self._streamed: list[Streamed] = []
+        self._setters: list[Callable[[], None]] = []
+        self._changed = False
+
+    def open_files(self) -> None:
+        """Open every file: one that is gone since it was described is met before anything changes."""
+        for file in sorted(_files(self._copies)):
+            self._open_span(file)
+
+    def prepare(self) -> None:
+        """Do all that changes nothing in the run."""
+        self.open_files()
+        self._prove_twins()
+        self._streamed.append(self._fill(self._early))
+        self._setters = self._run.rng_setters(_of(self.plan, SetRng))
+
+    def change(self) -> None:
+        """Fill the live objects, all but the random streams. An error says what was overwritten."""
+        states = [step for step in self.plan.steps if isinstance(step, LoadState | LoadSchedule | AdvanceSchedule)]
+        self._run.load([step for step in states if not (isinstance(step, LoadState) and step.name)])
+        self._changed = True
+        with self._telling():
+            self._run.move(_of(self.plan, MoveModule))
+            self._streamed.append(self._fill(self._late))
+            self._run.extra_states([step for step in _of(self.plan, LoadState) if step.name])
+            self._run.set_optimizers(_of(self.plan, SetOptimizer))
+
+    def undo(self) -> tuple[str, ...]:
+        """Put back what can be, because another rank failed; lines that say what was overwritten here."""
+        if not self._changed:
+            return ("nothing was overwritten on this rank",)
+        self._run.undo()
+        rows = list(_overwritten(self._copies, frozenset(c.slot.id for c in self._copies)))
+        if not rows:
+            return ("nothing was overwritten on this rank",)
+        return (f"overwritten on this rank: {', '.join(rows)}; restore on every rank before training on",)
+
+    def finish(self, seconds: Callable[[], float]) -> Report:
+        """Set the random streams, and report."""
+        for set_state in self._setters:
+            set_state()
+        report = _report(self.plan, self._run, self._streamed, seconds())
+        unchecked = replace(report, unverified=0) if self._verify == "none" else report
+        if self._verify != "stream":  # either nothing is checked, or all of it has been
+            unchecked = replace(unchecked, in_part=0)
+        return replace(unchecked, text=report_text(unchecked))
+
+    def _fill(self, batch: Sequence[Copy]) -> Streamed:
+        return stream(
+            batch,
+            self._run.sinks(batch),
+            open_span=self._open_span,
+            verify="none" if self._verify == "none" else "stream",
+            **self._how,
+        )
+
+    def _prove_twins(self) -> None:
+        """Stored tensors that go into one live memory must hold the same values."""
+        faults: dict[bool, list[str]] = {}
+        for one, other in self.plan.twins:
+            difference = self._run.difference(one, other, self._fill)
+            if difference:
+                text = f"{one.path} and {other.path} are one tensor in the live {one.label} and differ in the file"
+                faults.setdefault(_is_optimizer(one), []).append(f"{text}, {difference}")
+        if faults:
+            what, remedy = _COUNTERS if True in faults else _TIED
+            raise MismatchError(
+                f"{what} are not equal in {self.plan.path}; nothing was changed",
+                details=[line for lines in faults.values() for line in lines],
+                remedy=remedy,
+                path=self.plan.path,
+            )
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Errors that leave say what was overwritten; objects that were loaded are put back."""
+        try:
+            yield
+        except (CorruptFile, RestoreError) as error:
+            self._run.undo()
+            raise _told(error, self.plan, self._copies) from error
+
+
+def _files(copies: Sequence[Copy]) -> set[str]:
+    storages = [source for c in copies if c.node.storage is not None for source in c.node.storage.sources()]
+    return {storage.span.file for storage in storages if storage.span is not None}
+
+
+def _of(plan: Plan, kind: type[Step]) -> list[Any]:
+    return [step for step in plan.steps if isinstance(step, kind)]
+
+
+def _is_optimizer(step: Copy) -> bool:
+    return "/state/" in step.slot.id and step.label.partition("[")[0] == "optimizer"
+
+
+_TIED: Final = (
+    "tied weights",
+    'Untie them in the live model, or drop one: rename={"its.name": "unused"}, unexpected="ignore".',
+)
+_COUNTERS: Final = (
+    "states of parameters that are one FlatParameter",
+    "Wrap the live model with FullyShardedDataParallel(..., use_orig_params=True).",
+)
+
+
+def _told(error: CorruptFile | RestoreError, plan: Plan, copies: Sequence[Copy]) -> Exception:
+    done: frozenset[str] = getattr(error, "done", frozenset())
+    rows = list(_overwritten(copies, done))
+    moved = [step.label for step in _of(plan, MoveModule)]
+    changed = f"already overwritten: {', '.join(rows)}" if rows else "nothing was overwritten"
+    details = (*error.details, changed, *([f"already moved: {', '.join(moved)}"] if moved else []))
+    remedy = error.remedy
+    if rows:
+        remedy = (remedy + " " if remedy else "") + "Restore another checkpoint before training on."
+    made = type(error)(error.headline, details=details, remedy=remedy, path=error.path)
+    made.done = done
+    return made
+
+
+def _overwritten(copies: Sequence[Copy], done: frozenset[str]) -> Iterator[str]:
+    labels = dict.fromkeys(c.label for c in copies if not c.slot.make)
+    for label in labels:
+        slots = {c.slot.id for c in copies if c.label == label and not c.slot.make}
+        hit = len(slots & done)
+        if hit:
+            yield f"{label} ({'all' if hit == len(slots) else f'{hit} of {len(slots)} tensors'})"
+
+
+def _report(plan: Plan, run: Run, streams: Sequence[Streamed], seconds: float) -> Report:
+    counts: dict[str, tuple[int, int]] = {}
+    for c in plan.copies():
+        role = c.label.partition("[")[0]
+        number, total = counts.get(role, (0, 0))
+        here = c.node.numel if c.slot.boxes is None else sum(box.numel for box in c.slot.boxes)
+        counts[role] = (number + 1, total + here * dtype_bytes(c.node.dtype))
+    return Report(
+        plan=plan,
+        extra=run.value(dict(plan.extra)),
+        counts=counts,
+        nbytes=sum(s.nbytes for s in streams),
+        seconds=seconds,
+        verified=sum(s.verified for s in streams),
+        unverified=sum(s.unverified for s in streams),
+        in_part=sum(s.in_part for s in streams),
+    )

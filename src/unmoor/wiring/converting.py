@@ -1,0 +1,115 @@
+"""convert: described file or folder -> the same tree in another format, its data streamed, checked on the way.
+
+What the target cannot hold is an error that lists it, before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from unmoor.describe import describe_path
+from unmoor.distributed.stored_sources import Sources
+from unmoor.errors import UnsupportedFile, UsageError
+from unmoor.filing import path_text
+from unmoor.live.content import Content, plain_tree
+from unmoor.live.trees import Realizer
+from unmoor.plan.choose import array_nodes
+from unmoor.plan.taking import Taken, take
+from unmoor.report.restore import receipt_text
+from unmoor.values.catalog import Catalog
+from unmoor.values.report import Receipt
+
+from .converting_file import write_torch
+from .converting_flat import write_flat_nodes
+from .converting_folder import write_folder
+from .spans import open_spans, refuse_without_data
+
+__all__ = ["FORMATS", "convert_path"]
+
+FORMATS: Final = ("torch", "safetensors", "dcp")
+
+_TORCH: Final = (".pt", ".pth", ".ckpt", ".bin", ".tar", ".pkl")
+
+
+def convert_path(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    form: str | None,
+    only: str | Sequence[str] | None,
+    verify: str,
+    buffer_bytes: int,
+    threads: int,
+    progress: Callable[[int], None] | None,
+) -> Receipt:
+    """Write what `source` holds to `target` in another format, and say what was written."""
+    begin = time.perf_counter()
+    source, target = path_text(source), path_text(target)
+    form = _format_of(target, form)
+    catalog = describe_path(source)
+    refuse_without_data(catalog)
+    _refuse_same(catalog, target)
+    taken = take(catalog, only)
+    content = _content(catalog, taken, target)
+    with open_spans(catalog.path) as open_span:
+        sources = Sources(
+            catalog, taken, open_span, verify=verify != "none", buffer_bytes=buffer_bytes, threads=threads
+        )
+        receipt = _WRITERS[form](target, content, taken, sources, progress)
+    receipt = replace(receipt, seconds=time.perf_counter() - begin, counts=_counts(taken))
+    return replace(receipt, text=receipt_text(receipt))
+
+
+_WRITERS: Final[Mapping[str, Callable[..., Receipt]]] = {
+    "torch": write_torch,
+    "safetensors": write_flat_nodes,
+    "dcp": write_folder,
+}
+
+
+def _format_of(target: str, form: str | None) -> str:
+    if form is not None:
+        if form not in FORMATS:
+            raise UsageError(f"format={form!r} is none of {', '.join(map(repr, FORMATS))}")
+        return form
+    lower = target.lower()
+    if os.path.isdir(target) or target.endswith(("/", os.sep)):
+        return "dcp"
+    return "safetensors" if lower.endswith(".safetensors") else "torch" if lower.endswith(_TORCH) else "dcp"
+
+
+def _refuse_same(catalog: Catalog, target: str) -> None:
+    """A file that is read cannot be the one that is replaced."""
+    if os.path.exists(target) and os.path.samefile(catalog.path, target):
+        raise UsageError(
+            f"{target} is the source itself", remedy="Convert to another path, then move the new one.", path=target
+        )
+
+
+def _content(catalog: Catalog, taken: Taken, target: str) -> Content:
+    """The tree as it is written: plain values, and tensors that are still in their file."""
+    realize = Realizer(tensor=lambda node: node, composite=lambda node: node)
+    try:
+        content = plain_tree(realize(taken.tree))
+    except UsageError as error:
+        raise UnsupportedFile(
+            f"{target} was not written: {catalog.path} holds what no checkpoint without code can hold",
+            details=error.details,
+            remedy='Take the parts that you want: only="model", or a list of roles or key paths.',
+            path=catalog.path,
+        ) from None
+    arrays = array_nodes(catalog)
+    content.arrays += [entry.keys for entry in taken.tensors if id(entry.node) in arrays]
+    return content
+
+
+def _counts(taken: Taken) -> dict[str, tuple[int, int]]:
+    counts: dict[str, tuple[int, int]] = {}
+    for entry in taken.tensors:
+        number, nbytes = counts.get(entry.role, (0, 0))
+        counts[entry.role] = (number + 1, nbytes + entry.nbytes)
+    return counts

@@ -1,0 +1,132 @@
+"""convert to safetensors: the tensors of one flat mapping, read from the source -> head and data -> published."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from unmoor.describe import describe_file
+from unmoor.errors import UsageError
+from unmoor.execute.commit import publish
+from unmoor.execute.flat_file import write_flat
+from unmoor.values.dtypes import DTYPES, nbytes_of
+from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.plan import Change
+from unmoor.values.report import Receipt
+from unmoor.values.strides import contiguous
+from unmoor.values.text import key_text, listing
+
+from .converting_file import hold_against
+from .saving_flat import Row, flat_head
+
+if TYPE_CHECKING:
+    from unmoor.distributed.stored_sources import Sources
+    from unmoor.live.content import Content
+    from unmoor.plan.taking import Taken
+
+__all__ = ["write_flat_nodes"]
+
+_RESERVED: Final = "__metadata__"
+_SHOWN: Final = 20
+
+
+@dataclass(slots=True)
+class _Flat:
+    nodes: dict[str, TensorNode] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    converted: list[Change] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+def write_flat_nodes(
+    target: str, content: Content, taken: Taken, sources: Sources, progress: Callable[[int], None] | None
+) -> Receipt:
+    """Write the tensors of the tree to `target`, whole and durable. Raises UsageError for all that the format lacks."""
+    flat = _flat(content, taken)
+    if flat.faults:
+        more = [f"and {len(flat.faults) - _SHOWN:,} more"] if len(flat.faults) > _SHOWN else []
+        raise UsageError(
+            f"{target} was not written: safetensors holds named tensors and nothing else",
+            details=(*flat.faults[:_SHOWN], *more),
+            remedy='Take one model alone, only="model" or its key path; or convert to a .pt file or a folder.',
+            path=target,
+        )
+    order = sorted(flat.nodes, key=lambda name: -DTYPES[flat.nodes[name].dtype].itemsize)
+    sums = {node.storage.key for node in flat.nodes.values() if node.storage is not None and sources.sums_tensor(node)}
+    sources.check_ahead(sums)
+    blobs = [(nbytes_of(flat.nodes[name].dtype, flat.nodes[name].numel), name) for name in order]
+    rows = {name: Row(node.dtype, node.shape, nbytes_of(node.dtype, node.numel)) for name, node in flat.nodes.items()}
+    head = flat_head(rows, order, flat.aliases, target)
+    meant = [entry for entry in taken.tensors if entry.path in flat.nodes]
+
+    def check(temporary: str) -> None:
+        hold_against(describe_file(temporary).tensors, meant, target)
+
+    needed = len(head) + sum(nbytes for nbytes, _ in blobs)
+    with publish(target, needed=needed, durability="disk", check=check) as temporary:
+        data = [(nbytes, sources.of_tensor(flat.nodes[name])) for nbytes, name in blobs]
+        write_flat(temporary, head, data, buffer_bytes=sources.buffer_bytes, progress=progress)
+    return Receipt(target, os.stat(target).st_size, 0.0, {}, converted=(*content.converted, *flat.converted))
+
+
+def _flat(content: Content, taken: Taken) -> _Flat:
+    flat = _Flat()
+    tree = content.tree
+    if not isinstance(tree, Mapping):
+        flat.faults.append(f"the tree: a {type(tree).__name__}, and no mapping of names to tensors")
+        return flat
+    arrays = {keys[0] for keys in content.arrays if keys}
+    written: dict[tuple[Any, ...], str] = {}
+    stores: dict[str, str] = {}
+    for name, value in tree.items():
+        why = _refusal(name, value) if name not in arrays else "a numpy array"
+        if why:
+            flat.faults.append(f"{key_text((name,))}: {why}")
+            continue
+        same = _identity(value)
+        if same in written:
+            flat.aliases[name] = written[same]
+            continue
+        written[same] = name
+        flat.nodes[name] = value
+        role = next((entry.role for entry in taken.tensors if entry.node is value), "extra")
+        flat.converted += _changes(role, name, value, stores)
+    return flat
+
+
+def _identity(node: TensorNode) -> tuple[Any, ...]:
+    key = node.storage.key if node.storage is not None else id(node)
+    return (key, node.offset, node.shape, node.stride, node.dtype, node.bits)
+
+
+def _refusal(name: Any, value: Any) -> str:
+    """Why the format cannot hold a value under a name; "" where it can."""
+    if not isinstance(name, str) or name == _RESERVED:
+        return "no name that a tensor can have"
+    if isinstance(value, CompositeTensor) or (isinstance(value, TensorNode) and value.quantizer is not None):
+        return f"a tensor of layout {value.layout if isinstance(value, CompositeTensor) else 'quantized'}"
+    if isinstance(value, Mapping):
+        return f"a mapping of {listing([str(key) for key in value], 3) or 'nothing'}"
+    if not isinstance(value, TensorNode):
+        return f"a value of type {type(value).__name__}"
+    row = DTYPES[value.dtype]
+    if not row.safetensors:
+        return f"{value.dtype}, which safetensors lacks"
+    return f"{value.dtype} without a dimension" if row.family == "packed" and not value.shape else ""
+
+
+def _changes(role: str, name: str, node: TensorNode, stores: dict[str, str]) -> list[Change]:
+    """What a reader of the file will not find as it was."""
+    changes = []
+    other = stores.setdefault(node.storage.key if node.storage is not None else name, name)
+    if other != name and node.numel:
+        changes.append(Change(role, name, f"on one storage with {other}", "written on its own"))
+    if node.bits:
+        changes.append(Change(role, name, "a lazy conjugate or negation", "its values"))
+    elif 0 not in node.shape and node.stride != contiguous(node.shape):
+        changes.append(Change(role, name, "laid out by strides", "laid out in order"))
+    if node.requires_grad:
+        changes.append(Change(role, name, "requires_grad", "a plain tensor"))
+    return changes

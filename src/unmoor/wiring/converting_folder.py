@@ -1,0 +1,68 @@
+"""convert to a folder of torch.distributed.checkpoint: boxes read from the source -> one shard file -> published."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from unmoor.distributed.stored_boxes import BoxWriter, save_stored, share_stored
+from unmoor.errors import UsageError
+from unmoor.execute.commit import refuse_full, save_error
+from unmoor.execute.folder_commit import discard, stage
+from unmoor.values.frames import FrameError
+from unmoor.values.report import Receipt
+
+from .saving import writer
+from .saving_folder import Completion, is_own
+
+if TYPE_CHECKING:
+    from unmoor.distributed.stored_sources import Sources
+    from unmoor.live.content import Content
+    from unmoor.plan.taking import Taken
+
+__all__ = ["write_folder"]
+
+
+def write_folder(
+    target: str, content: Content, taken: Taken, sources: Sources, progress: Callable[[int], None] | None
+) -> Receipt:
+    """Write the tree to the folder `target`, whole and durable. Raises UsageError for a tree that no folder can hold."""
+    target = target.rstrip("/" + os.sep) or target
+    if not isinstance(content.tree, dict):
+        raise UsageError(
+            f"{target} was not written: a folder holds named entries, and the tree is a {type(content.tree).__name__}",
+            remedy="Convert it to a .pt file.",
+            path=target,
+        )
+    try:
+        share, summed = share_stored(content.tree, sources)
+    except FrameError as fault:
+        raise UsageError(
+            f"{target} was not written: a folder cannot keep the tree as it is: {fault}",
+            remedy="Convert it to a .pt file, or take a part of it: only=...",
+            path=target,
+        ) from None
+    sources.check_ahead(summed)
+    manifest = _manifest(content, taken.manifest, share.frame)
+    promise = {entry.keys: (entry.shape, entry.dtype) for entry in taken.tensors}
+    needed = sum(entry.nbytes for entry in taken.tensors)
+    try:
+        staging = stage(target, own=is_own)
+        try:
+            folder = staging.beside(target)
+            refuse_full(folder, needed)
+            complete = Completion(staging, target, manifest, promise)
+            save_stored(share, BoxWriter(folder, path=target, share=share, complete=complete, progress=progress))
+        except BaseException:
+            discard(staging, target)
+            raise
+    except OSError as error:
+        raise save_error(error, target, os.path.realpath(target), needed) from error
+    nbytes = sum(os.stat(os.path.join(target, name)).st_size for name in os.listdir(target))
+    return Receipt(target, nbytes, 0.0, {}, converted=tuple(content.converted))
+
+
+def _manifest(content: Content, own: Mapping[str, Any] | None, frame: Any) -> dict[str, Any]:
+    common = {"manifest": 1, "world_size": 1, "roles": {}, **(own or {})}
+    return {**common, **writer(), "numpy": [list(keys) for keys in content.arrays], "frame": frame}

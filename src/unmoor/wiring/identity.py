@@ -1,0 +1,63 @@
+"""What a rank saw under the path of a checkpoint, in few words: two ranks that saw one checkpoint say the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from unmoor.values.catalog import Catalog
+from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
+from unmoor.values.text import format_shape
+
+__all__ = ["identity"]
+
+
+def identity(catalog: Catalog) -> dict[str, str]:
+    """Format, size in bytes, number of tensors, and a digest of names, shapes, plain values and checksums."""
+    digest = hashlib.sha256()
+    for line in _lines(catalog):
+        digest.update(line.encode("utf-8", "surrogatepass"))
+        digest.update(b"\n")
+    return {
+        "format": catalog.format,
+        "size": f"{catalog.size:,} bytes",
+        "tensors": f"{len(catalog.tensors):,}",
+        "contents": digest.hexdigest()[:12],
+    }
+
+
+def _lines(catalog: Catalog) -> Iterator[str]:
+    for entry in catalog.tensors:
+        storage = entry.node.storage if entry.node is not None else None
+        sums = [f"{part.nbytes}/{part.crc32}" for part in storage.sources()] if storage is not None else []
+        yield f"{entry.path} {format_shape(entry.shape)} {entry.dtype} {entry.offset} {' '.join(sums)}"
+    if catalog.manifest is not None:
+        yield repr(catalog.manifest.get("created"))
+    yield from _values(catalog.tree)
+
+
+def _values(tree: Any) -> Iterator[str]:
+    """The plain values of a tree, each container once."""
+    seen: set[int] = set()
+    left = [tree]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping | list | tuple | set | frozenset | Opaque):
+            if id(value) not in seen:
+                seen.add(id(value))
+                left.extend(_below(value))
+        elif isinstance(value, NumpyArray):
+            yield f"{value.dtype} {value.shape} {hashlib.sha256(value.data).hexdigest()}"
+        elif not isinstance(value, TensorNode | CompositeTensor):
+            yield repr(value)
+
+
+def _below(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (key, item)
+    elif isinstance(value, Opaque):
+        yield from (value.name, value.args, value.state, value.items, value.entries)
+    else:
+        yield from sorted(value, key=repr) if isinstance(value, set | frozenset) else value

@@ -1,0 +1,142 @@
+"""Saves that go on in the background: one at a time, and none whose failure goes unsaid.
+
+The call after it waits for it, and raises what it failed with unless `wait` has; if there is no such call, it is told
+when the interpreter exits, as an error of a thread is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from unmoor.errors import SaveError, UnmoorError, UsageError
+from unmoor.values.report import Receipt
+
+__all__ = ["MODES", "Pending", "adopt", "finish_earlier", "run_behind"]
+
+MODES = (False, True, "wait", "refuse")
+"""What `background` may be: True is "wait"."""
+
+
+class Pending:
+    """A save that goes on in the background while the run does. What it writes is the state at the call of `save`.
+
+    `path` is where it goes; what was there before stays until all of it is written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._result: Future[Receipt] = Future()
+        self._told = False
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._result.done()
+
+    def wait(self) -> Receipt:
+        """Wait until it has ended; its receipt. Raises SaveError, or what else it failed with."""
+        error = self._result.exception()
+        self._told = True
+        if error is not None:
+            raise error
+        return self._result.result()
+
+    def __str__(self) -> str:
+        if not self.done():
+            return f"saving {self.path} in the background"
+        error = self._result.exception()
+        return str(self._result.result()) if error is None else f"the save in the background failed: {error}"
+
+    __repr__ = __str__
+
+    def end(self, receipt: Callable[[], Receipt], failed: Callable[[BaseException], BaseException]) -> None:
+        """Keep the receipt, or what `failed` makes of the error instead."""
+        try:
+            made = receipt()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the run can see it
+            try:
+                self._result.set_exception(failed(error))
+            except BaseException as another:  # noqa: BLE001
+                self._result.set_exception(another)
+            return
+        self._result.set_result(made)
+
+    def untold(self) -> BaseException | None:
+        """The error that it failed with and that nobody was told; from now on it counts as told."""
+        if self._told or not self.done():
+            return None
+        self._told = True
+        return self._result.exception()
+
+
+def run_behind(path: str, work: Callable[[], Receipt]) -> Pending:
+    """Do `work`, a save to `path`, in a thread. The interpreter does not exit before it has ended."""
+    pending = _begun(path)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="unmoor-save")
+    pool.submit(pending.end, work, lambda error: error)
+    pool.shutdown(wait=False)
+    return pending
+
+
+def adopt(
+    path: str,
+    future: Future[Any],
+    receipt: Callable[[Any], Receipt],
+    failed: Callable[[BaseException], BaseException],
+) -> Pending:
+    """The save that a future of another engine is: `receipt` makes one of its result, `failed` an error of its error."""
+    pending = _begun(path)
+    future.add_done_callback(lambda ended: pending.end(lambda: receipt(ended.result()), failed))
+    return pending
+
+
+def finish_earlier(mode: Any, now: str) -> None:
+    """Wait for the save that is still in the background before `now` (in words) begins.
+
+    Raises UsageError instead of waiting where `mode` is "refuse"; what the save failed with if nobody was told.
+    """
+    if mode not in MODES:
+        raise UsageError(f"background={mode!r} is none of {', '.join(map(repr, MODES))}")
+    pending = _last[-1] if _last else None
+    if pending is None:
+        return
+    if mode == "refuse" and not pending.done():
+        raise UsageError(
+            f"{pending.path} is still being saved in the background",
+            remedy='Wait for it: pending.wait(), or background="wait".',
+            path=pending.path,
+        )
+    pending._result.exception()
+    error = pending.untold()
+    if error is not None:
+        raise _retold(error, pending.path, now) from error
+
+
+def _retold(error: BaseException, path: str, now: str) -> UnmoorError:
+    line = f"that was the save in the background, told now: {now} was not begun"
+    if isinstance(error, UnmoorError):
+        return type(error)(error.headline, details=(*error.details, line), remedy=error.remedy, path=error.path)
+    return SaveError(f"{path} was not saved: {type(error).__name__}: {error}", details=(line,), path=path)
+
+
+_last: list[Pending] = []
+"""The save in the background that was begun last, if there is one."""
+
+
+def _begun(path: str) -> Pending:
+    if not _last:
+        atexit.register(_tell_at_exit)
+    pending = Pending(path)
+    _last[:] = [pending]
+    return pending
+
+
+def _tell_at_exit() -> None:
+    """Say what nobody was told, as Python does for an error that ends a thread."""
+    error = _last[-1].untold() if _last else None
+    if error is not None:
+        thread = threading.Thread(name=f"background save of {_last[-1].path}")
+        threading.excepthook(threading.ExceptHookArgs([type(error), error, error.__traceback__, thread]))

@@ -1,0 +1,93 @@
+"""From a hidden folder with all its data to a checkpoint: manifest, described again, held against the promise, in place.
+
+Knows no process group: it runs wherever the last step of a save of several ranks runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from unmoor.describe import describe_path
+from unmoor.describe.dcp import METADATA
+from unmoor.describe.dcp_manifest import MANIFEST
+from unmoor.errors import SaveError
+from unmoor.execute.checksums import crc32
+from unmoor.execute.folder_commit import Staging, publish_folder
+from unmoor.values.catalog import Catalog
+from unmoor.values.text import key_text
+
+__all__ = ["Completion", "is_own"]
+
+_PIECE: Final = 1 << 20
+_ENDINGS: Final = (".distcp", METADATA, MANIFEST, f"{METADATA}.tmp")
+
+Promise = Mapping[tuple[Any, ...], tuple[tuple[int, ...], str]]
+
+
+def is_own(name: str) -> bool:
+    """Whether a file of that name is one that a checkpoint folder of torch.distributed.checkpoint consists of."""
+    return name.endswith(_ENDINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What is left to do for the hidden folder `staging` of a save to `path`, once all data and `.metadata` are in it.
+
+    `manifest` is to be written beside, `promise` what must be found: shape and dtype of each tensor by key path.
+    """
+
+    staging: Staging
+    path: str
+    manifest: Mapping[str, Any]
+    promise: Promise
+
+    def __call__(self, save_id: str, files: Mapping[str, tuple[int, int]]) -> None:
+        """Make it the checkpoint at `path`. `save_id` is that in `.metadata`, `files` bytes and CRC-32 by name.
+
+        Raises SaveError where it does not read back as it was meant, or where the system refuses.
+        """
+        folder = self.staging.beside(self.path)
+        recorded = {
+            **self.manifest,
+            "save_id": save_id,
+            "metadata": _sum(os.path.join(folder, METADATA)),
+            "files": {name: list(sums) for name, sums in sorted(files.items())},
+        }
+        _write(os.path.join(folder, MANIFEST), json.dumps(recorded, separators=(",", ":")).encode())
+        _hold_against(describe_path(folder), self.promise, self.path)
+        publish_folder(self.staging, self.path)
+
+
+def _sum(path: str) -> list[int]:
+    nbytes = crc = 0
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            nbytes, crc = nbytes + len(piece), crc32(piece, crc)
+    return [nbytes, crc]
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _hold_against(catalog: Catalog, promise: Promise, path: str) -> None:
+    """Every tensor that was to be written must be described as it was; the reader is the writer's checker."""
+    found = {entry.keys: (entry.shape, entry.dtype) for entry in catalog.tensors}
+    wrong = [keys for keys, want in promise.items() if found.get(keys) != want]
+    faults = [f"{key_text(keys)}: meant {promise[keys]}, found {found.get(keys)}" for keys in wrong]
+    if catalog.manifest is None:
+        faults += [str(finding) for finding in catalog.findings if finding.code == "manifest"] or ["no manifest"]
+    if faults:
+        raise SaveError(
+            f"what was written for {path} does not read back as it was meant; the older checkpoint is intact",
+            details=faults[:10],
+            remedy="This is a defect of unmoor: please report it with the tensor's class and layout.",
+            path=path,
+        )

@@ -1,0 +1,197 @@
+"""save of state that is spread over ranks: a hidden folder that all see -> written by all -> complete.
+
+What ranks have to tell each other is told before anything is written; then torch.distributed.checkpoint carries it out,
+at once or in the background.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from unmoor.distributed.comparing import Compared, hold_equal, live_sums
+from unmoor.distributed.engine import Job, failure_of, write, written_bytes
+from unmoor.distributed.meeting import Meeting
+from unmoor.distributed.saving import Share, share_of
+from unmoor.errors import SaveError, UsageError
+from unmoor.execute.commit import refuse_full, save_error
+from unmoor.execute.folder_commit import Staging, discard, sees, stage
+from unmoor.live.content import Content
+from unmoor.report.restore import receipt_text
+from unmoor.values.ranks import RANKS
+from unmoor.values.report import Receipt
+
+from .saving import writer
+from .saving_flat import SUFFIX
+from .saving_folder import Completion, is_own
+
+__all__ = ["Prepared", "finished", "prepare_sharded", "write_sharded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A save of several ranks of which nothing but the writing is left, as one of them sees it.
+
+    `receipt` is what will be said of it but for bytes and time, `begin` when it began (time.perf_counter), `nbytes` what
+    will be written, as far as this rank knows.
+    """
+
+    job: Job
+    staging: Staging
+    rank: int
+    receipt: Receipt
+    begin: float
+    nbytes: int
+
+    def failed(self, error: BaseException) -> BaseException:
+        """Clear away what there is of it, on the rank that made it; what this rank raises for it."""
+        path = self.job.path
+        if self.rank == 0:
+            discard(self.staging, path)
+        told = partial(save_error, path=path, target=os.path.realpath(path), needed=self.nbytes)
+        return failure_of(error, path, self.rank, told)
+
+
+def write_sharded(
+    meeting: Meeting,
+    path: str,
+    content: Content,
+    compared: Compared,
+    *,
+    buffer_bytes: int,  # noqa: ARG001 - torch's writer has none of ours
+    threads: int,  # noqa: ARG001
+    progress: Callable[[int], None] | None,
+) -> Receipt:
+    """Write `content`, of which every rank of the meeting holds parts, as a folder at `path`, whole and durable.
+
+    Raises SaveError on every rank, with a line for each cause, if any of them fails; what was at `path` is intact.
+    """
+    prepared = prepare_sharded(meeting, path, content, compared, progress=progress)
+    error: BaseException | None = None
+    metadata = None
+    try:
+        metadata = write(prepared.job)
+    except BaseException as failure:  # noqa: BLE001 - told to the others, then raised
+        error = prepared.failed(failure)
+    meeting.settle(error, "writing")
+    return finished(prepared, metadata)
+
+
+def finished(prepared: Prepared, metadata: Any) -> Receipt:
+    """The receipt of a folder that is in place."""
+    receipt = replace(
+        prepared.receipt, nbytes=written_bytes(metadata), seconds=time.perf_counter() - prepared.begin
+    )
+    return replace(receipt, text=receipt_text(receipt))
+
+
+def prepare_sharded(
+    meeting: Meeting, path: str, content: Content, compared: Compared, *, progress: Callable[[int], None] | None
+) -> Prepared:
+    """Everything up to the writing. Raises on every rank what makes it impossible, with nothing but that done."""
+    begin = time.perf_counter()
+    path = path.rstrip("/" + os.sep) or path
+    if path.lower().endswith(SUFFIX):
+        raise UsageError(
+            f"{path} was not saved: {SUFFIX} holds whole tensors, and those of this run are spread over "
+            f"{meeting.size} ranks",
+            remedy="Save to a folder: leave the ending out. unmoor.convert(folder, "
+            f'"model{SUFFIX}", only="model") makes such a file of it.',
+            path=path,
+        )
+    hold_equal(meeting, content, live_sums(meeting, content, compared.strict), path)
+    share = share_of(content, compared.own.tree, meeting.rank)
+    shares = meeting.to_first(_told(share) if meeting.rank else _told(replace(share, frame=None, promise={})))
+    staging, completion, nbytes = None, None, share.nbytes
+    if shares is not None:
+        heard = [json.loads(one) for one in shares]
+        nbytes = sum(one["nbytes"] for one in heard)
+        staging = _staged(path, nbytes)
+        completion = _completion(staging, path, content, compared, share, heard)
+    try:
+        staging = _agreed(meeting, path, staging)
+    except BaseException:
+        if staging is not None:
+            discard(staging, path)
+        raise
+    job = Job(share, staging.beside(path), path, meeting.group, completion or _not_here, progress)
+    receipt = Receipt(
+        path=path,
+        nbytes=0,
+        seconds=0.0,
+        counts=content.counts(),
+        converted=tuple(content.converted),
+        findings=tuple(content.findings),
+    )
+    return Prepared(job, staging, meeting.rank, receipt, begin, nbytes)
+
+
+def _told(share: Share) -> bytes:
+    """What rank 0 has to know of another rank's share."""
+    own = [[list(keys[2:]), list(shape), dtype] for keys, (shape, dtype) in share.promise.items() if keys[0] == RANKS]
+    return json.dumps({"nbytes": share.nbytes, "frame": share.frame, "own": own}).encode()
+
+
+def _staged(path: str, nbytes: int) -> Staging:
+    target = os.path.realpath(path)
+    try:
+        refuse_full(os.path.dirname(target), nbytes)
+        return stage(path, own=is_own)
+    except SaveError:
+        raise
+    except OSError as error:
+        raise save_error(error, path, target, nbytes) from error
+
+
+def _agreed(meeting: Meeting, path: str, staging: Staging | None) -> Staging:
+    """The hidden folder that rank 0 made, once every rank has seen it."""
+    given = None if staging is None else json.dumps([staging.name, staging.token]).encode()
+    found = Staging(*json.loads(meeting.from_first(given)))
+    unseen = None
+    if not sees(found, path):
+        folder = os.path.dirname(os.path.realpath(path))
+        unseen = SaveError(
+            f"{path} was not saved: this rank does not see the folder that rank 0 made beside it",
+            details=[f"on {socket.gethostname()} that would be in {folder}"],
+            remedy="All ranks have to save to one place that all of them see: a shared file system, an absolute path.",
+            path=path,
+        )
+    meeting.settle(unseen, "looking for the folder that rank 0 made")
+    return found
+
+
+def _completion(
+    staging: Staging, path: str, content: Content, compared: Compared, share: Share, heard: list[dict[str, Any]]
+) -> Completion:
+    """What rank 0 does at the end: with the frames and promises of all ranks' own leaves in it."""
+    own = {str(rank): one["frame"] for rank, one in enumerate(heard) if rank and one["frame"] is not None}
+    kind, rows, *rest = share.frame
+    frame = [kind, [*rows, [RANKS, ["dict", [[rank, found] for rank, found in own.items()]]]], *rest]
+    manifest = {
+        "manifest": 1,
+        **writer(),
+        "world_size": len(heard),
+        "roles": content.roles,
+        "numpy": [list(keys) for keys in (*content.arrays, *((RANKS, *keys) for keys in compared.arrays))],
+        "ranks": compared.recorded,
+        "frame": frame if own else share.frame,
+    }
+    promise = {
+        **share.promise,
+        **{
+            (RANKS, str(rank), *keys): (tuple(shape), dtype)
+            for rank, one in enumerate(heard)
+            for keys, shape, dtype in one["own"]
+        },
+    }
+    return Completion(staging, path, manifest, promise)
+
+
+def _not_here(*_: Any) -> None:
+    """Only rank 0 completes a save."""
