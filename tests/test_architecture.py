@@ -18,7 +18,7 @@ LAYERS = {
     "filing": {"errors"},
     "values": {"errors", "values"},
     **{stage: {"errors", "filing", "values", stage} for stage in STAGES},
-    "distributed": {"errors", "filing", "values", "describe", "plan", "execute", "live", "distributed"},
+    "distributed": {"errors", "filing", "values", "version", "describe", "plan", "execute", "live", "distributed"},
     "wiring": {"errors", "filing", "values", "version", *STAGES, "distributed", "wiring"},
     "api": {"errors", "filing", "values", *STAGES, "wiring"},
     "carried": {"live"},

@@ -29,6 +29,7 @@ __all__ = [
     "UnmoorError",
     "UnsupportedFile",
     "UsageError",
+    "add_details",
 ]
 
 
@@ -52,6 +53,12 @@ class UnmoorError(Exception):
     def __str__(self) -> str:
         lines = [self.headline, *(f"  {line}" for line in self.details)]
         return "\n".join([*lines, self.remedy] if self.remedy else lines)
+
+
+def add_details(error: UnmoorError, lines: Sequence[str]) -> None:
+    """Give an error that is on its way more lines."""
+    error.details = (*error.details, *lines)
+    error.args = (str(error),)
 
 
 class UsageError(UnmoorError):

@@ -211,15 +211,16 @@ def test_streams_of_other_ranks_are_told(tmp_path: Path) -> None:
 
 
 def test_another_rank_takes_its_own_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of a group takes the states that its own rank saved, and none where that rank did not exist."""
+    """A process of a group takes the states that its own rank saved; a rank that did not exist has its own derived."""
     torch.manual_seed(3)
     accelerate(bare(tmp_path / "acc"), Run().trained(), ranks=2)
-    for rank, file in ((1, "random_states_1.pkl"), (2, "")):
+    for rank, file in ((1, "random_states_1.pkl"), (2, "random_states_0.pkl")):
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
         plan = unmoor.plan(tmp_path / "acc", model=tiny(5))
-        assert dict(plan.sources).get("rng", "") == file
-        assert ("rng" in plan.restored) == bool(file)
+        assert dict(plan.sources)["rng"] == file
+        assert ("derived for rank 2" in dict(plan.notes)["rng"]) == (rank == 2)
 
 
 @pytest.mark.parametrize("form", ["folder", "index"])

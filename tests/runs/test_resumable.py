@@ -146,22 +146,64 @@ def test_between_two_epochs_the_next_one_is_the_next_one(tmp_path):
         assert _lists(again) == _lists(loader)
 
 
-@pytest.mark.parametrize("other", [{"size": 14}, {"batch": 3}, {"batch": 2, "size": 2}, {"shuffle": False}], ids=str)
-def test_a_loader_that_would_give_another_order_is_an_error_not_other_batches(tmp_path, other):
-    """A dataset that grew, another batch size or sampler: the batches that were done cannot be drawn again, it says."""
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"size": 14}, "saved over 10 samples, now 14"),
+        ({"batch": 3, "size": 4}, "saved over 10 samples, now 4"),
+        ({"shuffle": False}, "another order: saved shuffled by a random stream (RandomSampler, 1 process)"),
+    ],
+    ids=str,
+)
+def test_a_loader_that_would_give_another_order_is_an_error_not_other_batches(tmp_path, other, why):
+    """A dataset that grew, or another sampler: what is left of the epoch is not known, and nothing is changed."""
     loader = _loader()
     _part(loader, 3)
     unmoor.save(tmp_path / "a.pt", loader=loader)
     again = _loader(**other)
-    stream = draws()
-    try:
+    expected = _lists(_loader(**other))
+    with refused(unmoor.MismatchError) as caught:
         unmoor.restore(tmp_path / "a.pt", loader=again, rng=False)
-    except unmoor.MismatchError as error:
-        assert "shuffle" in other and "the saved loader has generators at" in str(error)  # noqa: PT018, PT017
-        return
+    assert why in str(caught.value)
+    assert 'position="epoch" begins the epoch again' in str(caught.value)
+    assert _lists(again) == expected
+
+
+@pytest.mark.parametrize("batch", [1, 3, 5])
+def test_batches_of_another_size_are_cut_from_where_the_epoch_was(tmp_path, batch):
+    """The samples that were left come in their order, whatever the size of a batch is now; the report says where."""
+    loader, whole = _loader(), sum(_lists(_loader()), [])
+    _part(loader, 2)
+    unmoor.save(tmp_path / "a.pt", loader=loader)
+    again = _loader(batch=batch, generator=_seeded(9))
+    report = unmoor.restore(tmp_path / "a.pt", loader=again)
+    left = whole[4:]
+    assert _lists(again) == [left[i : i + batch] for i in range(0, len(left), batch)]
+    assert "the epoch, 4 of 10 samples: it goes on at sample 4" in dict(report.plan.notes)["loader"]
+
+
+def test_data_that_changed_in_secret_is_noticed_by_the_checksum(tmp_path):
+    """A sampler that gives other indices than it gave then, with the same facts, is an error of the next loop."""
+    data = list(range(10))
+    loader = _loader(shuffle=False, sampler=Listed(data), generator=None)
+    _part(loader, 3)
+    unmoor.save(tmp_path / "a.pt", loader=loader)
+    again = _loader(shuffle=False, sampler=Listed(data[::-1]), generator=None)
+    unmoor.restore(tmp_path / "a.pt", loader=again, rng=False)
+    stream = draws()
     with pytest.raises(unmoor.MismatchError, match="cannot go on after 3 batches of the saved epoch"):
         next(iter(again))
     assert draws() == stream
+
+
+class Listed(Sampler[int]):
+    """A sampler of the caller's own: a list of indices."""
+
+    def __init__(self, indices: list[int]) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Any:
+        return iter(self.indices)
 
 
 class Interleaved(Sampler[int]):

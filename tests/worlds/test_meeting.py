@@ -1,4 +1,4 @@
-"""How ranks meet, with threads for ranks, over every store of torch: what is exchanged, who is told what, what stays."""
+"""How ranks meet, with threads for ranks, on every store of torch: what is exchanged, who is told what, what stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks as threads over a store of torch, for what needs no process: each counts its own meetings, as a process does."""
+"""Ranks as threads over a store of torch, for what needs no process: each counts its own meetings, as processes do."""
 
 from __future__ import annotations
 

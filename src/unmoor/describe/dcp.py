@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -215,7 +216,7 @@ def _read_items(path: str, folder: Folder, prefix: str) -> _Found:
         for key, stored in folder.entries.items()
         for number, place in enumerate(stored.places)
     )
-    _refuse_overlaps(path, wanted)
+    _refuse_overlaps(path, wanted, {key for key, stored in folder.entries.items() if stored.dtype})
     with ExitStack() as stack:
         reader: Reader | None = None
         before: _Wanted | None = None
@@ -264,10 +265,12 @@ def _read_item(items: Items, reader: Reader, wanted: _Wanted, found: _Found, *, 
     found.take(wanted, item, tensor=tensor)
 
 
-def _refuse_overlaps(path: str, wanted: Sequence[_Wanted]) -> None:
-    """Items of one file follow each other, or are one under several names, which is read once."""
+def _refuse_overlaps(path: str, wanted: Sequence[_Wanted], tensors: AbstractSet[str]) -> None:
+    """Items of one file follow each other, or are one box of a tensor with several names, which is read once."""
     for one, other in pairwise(wanted):
-        if one.place != other.place and one.place.file == other.place.file and one.place.at + one.place.nbytes > other.place.at:
+        if one.place == other.place and one.key != other.key and {one.key, other.key} <= tensors:
+            continue
+        if one.place.file == other.place.file and one.place.at + one.place.nbytes > other.place.at:
             raise CorruptFile(
                 f"{path} is damaged: {METADATA} gives {one.key[:200]} and {other.key[:200]} the same bytes of "
                 f"{one.place.file}",

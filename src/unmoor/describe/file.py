@@ -11,6 +11,7 @@ from unmoor.filing import Reader, open_reader
 from unmoor.values.catalog import Catalog
 
 from .detect import detect, name_finding
+from .flat_ranks import shard_finding
 from .pausing import collector_paused
 from .safetensors import describe_safetensors
 from .torch_legacy import describe_legacy
@@ -40,5 +41,5 @@ def describe_file(path: str | os.PathLike[str], *, file: str = "") -> Catalog:
     """
     with open_reader(path) as reader, collector_paused():
         catalog = _READERS[detect(reader)](reader, file)
-    names = name_finding(catalog.path, catalog.format)
+    names = [*name_finding(catalog.path, catalog.format), *shard_finding(catalog)]
     return replace(catalog, findings=(*catalog.findings, *names)) if names else catalog

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from unmoor.errors import CorruptFile
 from unmoor.filing import open_reader
-from unmoor.values.catalog import Catalog
+from unmoor.values.catalog import Catalog, TensorEntry
 from unmoor.values.finding import Finding
 from unmoor.values.flat import joined
 from unmoor.values.nodes import CompositeTensor, TensorNode
@@ -31,7 +31,7 @@ from .outline import Outline
 from .storages import storages_of
 from .torch_zip import Saved, read_saved
 
-__all__ = ["FLAT", "describe_ranks", "flat_stems"]
+__all__ = ["FLAT", "describe_ranks", "flat_stems", "shard_finding"]
 
 FLAT: Final = re.compile(r"(?:.*\.)?_?flat_param(?:_\d+)?")
 """The name of a FlatParameter in a state dict: flat_param until torch 1.12, _flat_param since."""
@@ -88,6 +88,20 @@ def describe_ranks(path: str, stems: Mapping[str, Mapping[int, str]], others: Se
     found = together(path, "fsdp", [*described, *others], {}, [_told(groups)])
     stems_alone = {group.stem for group in groups}
     return replace(found, facts={**found.facts, "files": [f for f in found.facts["files"] if f not in stems_alone]})
+
+
+def shard_finding(catalog: Catalog) -> list[Finding]:
+    """What to say of one file that holds shards of FlatParameters."""
+    if not any("flat_param" in entry.path and _is_shard(entry) for entry in catalog.tensors):
+        return []
+    message = "holds a shard of FSDP1's FlatParameters: what one rank saved"
+    return [Finding("shard-of-folder", "warning", "", message, "open the folder that holds the files of all ranks")]
+
+
+def _is_shard(entry: TensorEntry) -> bool:
+    """Whether a tensor is a FlatParameter, or the local shard of one."""
+    keys = entry.keys[:-1] if entry.layout == "sharded" else entry.keys
+    return bool(keys) and type(keys[-1]) is str and bool(FLAT.fullmatch(keys[-1]))
 
 
 def _told(groups: Sequence[_Group]) -> Finding:

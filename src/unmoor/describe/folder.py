@@ -17,6 +17,7 @@ from unmoor.filing import path_text
 from unmoor.values.catalog import Catalog
 from unmoor.values.text import count, listing
 
+from .complete import METADATA, SHARD, cut_off, newest_complete, real_name, unfinished
 from .file import describe_file
 from .folder_index import describe_index, describe_numbered, describe_values
 from .folder_members import Member, find_table, members_of, natural
@@ -53,6 +54,13 @@ def describe_path(path: str | os.PathLike[str]) -> Catalog:
     no checkpoint or several.
     """
     text = path_text(path)
+    if older := cut_off(text):
+        raise NotACheckpoint(
+            f"{text} is not there: a save was killed between putting the older checkpoint aside and the new one in place",
+            details=[f"the older one is whole, in {older}"],
+            remedy=f"Rename it to {text}; the next save there does that too.",
+            path=text,
+        )
     if os.path.isdir(text):
         return _describe_folder(_listed(text))
     return describe_index(text) if text.endswith(INDEX) else describe_file(text)
@@ -112,14 +120,17 @@ def _describe_member(path: str, member: Member, numbered: Mapping[str, tuple[lis
 
 
 def _is_dcp(folder: _Folder) -> bool:
-    return ".metadata" in folder.files or any(name.endswith(".distcp") for name in folder.files)
+    return METADATA in folder.files or any(name.endswith(SHARD) for name in folder.files)
 
 
 def _dcp(folder: _Folder) -> Catalog:
-    if ".metadata" not in folder.files:
+    if METADATA not in folder.files:
+        newest = newest_complete(folder.path, describe_path)
+        instead = f"The newest complete one beside it is {newest}" if newest else "Use the checkpoint before it."
         raise CorruptFile(
-            f"{folder.path} holds the shards of a distributed checkpoint and no .metadata, which is written last",
-            remedy="The save was interrupted. Use the checkpoint before it.",
+            f"{real_name(folder.path)} holds the shards of a distributed checkpoint and no {METADATA}, which is written "
+            "last",
+            remedy=f"The save was interrupted. {instead}",
             path=folder.path,
         )
     from .dcp import describe_dcp
@@ -157,7 +168,8 @@ def _deepspeed(folder: _Folder) -> Catalog:
 
 
 def _is_megatron(folder: _Folder) -> bool:
-    return _ITERATION in folder.files or any(_RANKS.fullmatch(name) for name in folder.folders)
+    named = _ITERATION in folder.files and any(name.startswith(("iter_", "release")) for name in folder.folders)
+    return named or any(_RANKS.fullmatch(name) for name in folder.folders)
 
 
 def _megatron(folder: _Folder) -> Catalog:
@@ -224,6 +236,9 @@ _WHOLE: Final[tuple[tuple[Callable[[_Folder], bool], Callable[[_Folder], Catalog
 """Folders that one reader takes whole."""
 
 
+_UNFINISHED: Final = f"unfinished: no {METADATA}"
+
+
 def _below(folder: _Folder) -> Catalog:
     """The one checkpoint that a subfolder is. Raises NotACheckpoint for none and for several."""
     found = dict(_checkpoints_below(folder))
@@ -236,22 +251,28 @@ def _below(folder: _Folder) -> Catalog:
             details=[f"it holds {names}" if names else "it is empty"],
             path=folder.path,
         )
-    newest = max(found, key=natural)
+    whole = [name for name, what in found.items() if what != _UNFINISHED]
+    newest = max(whole or found, key=natural)
     more = [f"and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
     raise NotACheckpoint(
         f"{folder.path} holds {count(len(found), 'checkpoint')}, each in a folder of its own",
         details=[*(f"{name}: {what}" for name, what in list(found.items())[:_SHOWN]), *more],
-        remedy=f"Give one of them. The last by name is {os.path.join(folder.path, newest)}",
+        remedy=f"Give one of them. The last by name{' that is complete' if len(whole) < len(found) else ''} is "
+        f"{os.path.join(folder.path, newest)}",
         path=folder.path,
     )
 
 
 def _checkpoints_below(folder: _Folder) -> Iterator[tuple[str, str]]:
     for name in folder.folders:
+        if name.startswith("."):  # what a save that was cut off has left
+            continue
         inner = _listed(os.path.join(folder.path, name))
         table = find_table(inner.files)
         if table is not None:
             yield name, table.dialect
+        elif unfinished(inner.path):
+            yield name, _UNFINISHED
         elif any(fits(inner) for fits, _ in _WHOLE):
             yield name, "sharded"
         elif any(file.endswith(CHECKPOINTS) for file in inner.files):

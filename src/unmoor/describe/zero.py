@@ -27,7 +27,7 @@ from .storages import storages_of
 from .zero_files import Ranks, find_step, plain_state, read_ranks
 from .zero_layout import Layout, Part, shape_of
 
-__all__ = ["describe_zero"]
+__all__ = ["describe_zero", "layout_of"]
 
 _SHOWN: Final = 12
 _PER_TENSOR: Final = 64
@@ -61,7 +61,7 @@ def _described(path: str, step: str, ranks: Ranks) -> Catalog:
     faults = {key: f"{file.file}: {why}" for file in files for key, why in file.saved.faults.items()}
     stage, tree = 0, dict(ranks.models[0].tree)
     if ranks.optimizers:
-        merge = _Merge(path, ranks, _layout(path, ranks))
+        merge = _Merge(path, ranks, layout_of(path, ranks))
         stage, tree = merge.layout.stage, merge.tree()
         faults |= {copy: faults[key] for copy, key in merge.copied.items() if key in faults}
     else:
@@ -110,7 +110,8 @@ def _refuse_stubs(path: str, ranks: Ranks) -> None:
         )
 
 
-def _layout(path: str, ranks: Ranks) -> Layout:
+def layout_of(path: str, ranks: Ranks) -> Layout:
+    """How the ranks of a ZeRO stage share parameters. Raises CorruptFile where their files do not say it."""
     states = [file.tree.get("optimizer_state_dict") for file in ranks.optimizers]
     known = [state for state in states if isinstance(state, Mapping)]
     if len(known) < len(states):

@@ -43,6 +43,11 @@ class RankFile:
     size: int
 
     @property
+    def each(self) -> bool:
+        """Whether every rank writes such a file, as its name tells."""
+        return os.path.basename(self.file).partition("mp_rank")[0] != ""
+
+    @property
     def tree(self) -> Mapping[str, Any]:
         """The dict that it holds."""
         value: Mapping[str, Any] = self.saved.reading.value

@@ -18,7 +18,7 @@ from unmoor.live.content import Content
 from unmoor.live.differing import Fingerprint, Own, fingerprint, own_leaves, strict_sums, value_digests
 from unmoor.values.catalog import Catalog
 from unmoor.values.ranks import Keys, ranks_text
-from unmoor.values.text import columns, count, key_text
+from unmoor.values.text import columns, count, key_text, listing
 
 from .meeting import Meeting
 
@@ -27,9 +27,9 @@ __all__ = ["Compared", "compare", "described_sums", "hold_equal", "live_sums"]
 _SHOWN: Final = 20
 _LINE: Final = 60
 _REPLICAS: Final = (
-    "Replicas have the same parameters and optimizer state: wrap the model (DistributedDataParallel copies rank 0's when "
-    "it is built) and make the same optimizer on every rank. Where each rank has a model of its own, save each under a "
-    'path of its own: unmoor.save(f"run/rank_{rank}.pt", ..., group=None).'
+    "Replicas have the same parameters and optimizer state: wrap the model (DistributedDataParallel copies rank 0's "
+    "when it is built) and make the same optimizer on every rank. Where each rank has a model of its own, save each "
+    'under a path of its own: unmoor.save(f"run/rank_{rank}.pt", ..., group=None).'
 )
 
 
@@ -79,7 +79,7 @@ def compare(meeting: Meeting, content: Content, path: str) -> Compared:
 
 def live_sums(meeting: Meeting, content: Content, strict: Sequence[Keys]) -> dict[Keys, str]:
     """What identifies the values of the tensors at `strict`, from the live memory."""
-    return strict_sums(content, strict, crc32, meeting.alive)
+    return _with_rest(strict_sums(content, strict, crc32, meeting.alive), content, strict)
 
 
 def described_sums(catalog: Catalog, content: Content, strict: Sequence[Keys]) -> dict[Keys, str]:
@@ -91,14 +91,20 @@ def described_sums(catalog: Catalog, content: Content, strict: Sequence[Keys]) -
         if entry.keys in wanted and node is not None and node.storage is not None and node.storage.crc32 is not None:
             offset = entry.offset if node.numel else 0
             found[entry.keys] = f"{offset} {entry.stride} {node.storage.nbytes} {node.storage.crc32}"
-    left = [keys for keys in strict if keys not in found]
-    return {**found, **value_digests(content, left)}
+    return _with_rest(found, content, strict)
+
+
+def _with_rest(found: Mapping[Keys, str], content: Content, strict: Sequence[Keys]) -> dict[Keys, str]:
+    """With the digests of those that are none of plain strides, or of which the file has no checksum."""
+    return {**found, **value_digests(content, [keys for keys in strict if keys not in found])}
 
 
 def hold_equal(meeting: Meeting, content: Content, sums: Mapping[Keys, str], path: str) -> None:
-    """Hold the values of replicated tensors against rank 0's. Raises RanksDiffer on every rank, naming those that differ.
+    """Hold the values of replicated tensors against rank 0's.
 
     `sums` is what `live_sums` or `described_sums` gave. Tensors that lie otherwise in memory are compared by value.
+
+    Raises RanksDiffer on every rank, naming those that differ.
     """
     order = sorted(sums, key=key_text)
     row = [sums[keys] for keys in order]
@@ -165,17 +171,12 @@ def _faults(content: Content, found: Sequence[Sequence[Any]]) -> list[list[str]]
 
 def _difference(mine: Any, theirs: Any, those: str) -> str:
     if not isinstance(mine, list) or not isinstance(theirs, list):
-        return f"{mine if isinstance(mine, str) else 'a dict'} on rank 0, " + (
-            f"{theirs if isinstance(theirs, str) else 'a dict'} on {those}"
-        )
-    here, there = [key for key in mine if key not in theirs], [key for key in theirs if key not in mine]
-    rows = [f"on rank 0 alone {_few(here)}"] if here else []
-    rows += [f"on {those} alone {_few(there)}"] if there else []
+        here, there = (said if isinstance(said, str) else "a dict" for said in (mine, theirs))
+        return f"{here} on rank 0, {there} on {those}"
+    gone, more = [key for key in mine if key not in theirs], [key for key in theirs if key not in mine]
+    rows = [f"on rank 0 alone {listing(gone)}"] if gone else []
+    rows += [f"on {those} alone {listing(more)}"] if more else []
     return "; ".join(rows) or f"in another order on {those}"
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _unequal(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -189,7 +190,7 @@ def _unlike(places: Sequence[Keys], rows: Sequence[Sequence[str]]) -> list[list[
     for keys, said in zip(places, zip(*rows, strict=True), strict=True):
         ranks = [rank for rank, digest in enumerate(said) if digest != said[0]]
         if ranks:
-            lines.append([key_text(keys), f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} other values than rank 0"])
+            lines.append([key_text(keys), f"other values on {ranks_text(ranks)} than on rank 0"])
     return lines
 
 
@@ -197,10 +198,9 @@ def _refusal(lines: Sequence[Sequence[str]], path: str) -> RanksDiffer:
     shown = columns(lines[:_SHOWN], indent=0, gap=3)
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     return RanksDiffer(
-        f"{path} was not saved: {count(len(lines), 'place')} of parameters or optimizer state {'is' if len(lines) == 1 else 'are'} "
-        "not the same on all ranks; what was there before is untouched",
+        f"{path} was not saved: parameters or optimizers differ between the ranks in {count(len(lines), 'place')}; "
+        "what was there before is untouched",
         details=[*shown, *more],
         remedy=_REPLICAS,
         path=path,
     )
-

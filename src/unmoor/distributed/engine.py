@@ -15,11 +15,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from unmoor.errors import RankError, SaveError, UnmoorError, UsageError
 from unmoor.live.snapshots import staged
+from unmoor.values.text import count
 
 from .planners import SavePlanner
 from .saving import Share, Writer
 
-__all__ = ["Job", "failure_of", "stage", "write", "write_behind", "written_bytes"]
+__all__ = ["Job", "failure_of", "own_failure", "stage", "write", "write_behind", "written_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,39 +85,44 @@ def written_bytes(metadata: Any) -> int:
     return sum(ends.values())
 
 
-def failure_of(error: BaseException, path: str, rank: int, told: Callable[[OSError], UnmoorError]) -> BaseException:
-    """What a rank raises for an error of the engine: its own, or one with a line for each rank that failed.
+Told = Callable[[OSError], UnmoorError]
+"""Says what a refusal of the system means."""
 
-    `told` says what a refusal of the system means.
-    """
-    if not isinstance(error, CheckpointException):
-        if isinstance(error, UnmoorError) or not isinstance(error, RuntimeError):
-            return told(error) if isinstance(error, OSError) and not isinstance(error, UnmoorError) else error
-        return RankError(
-            f"{path} was not saved: the ranks lost each other while they wrote",
-            details=[f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"],
-            path=path,
-        )
-    causes = {number: found[0] for number, found in error.failures.items()}
-    own = causes.get(rank)
-    if own is not None and not isinstance(own, Exception):
+
+def own_failure(error: BaseException, path: str, rank: int, told: Told) -> BaseException | None:
+    """What this rank itself failed with, of an error of the engine; None where only others did."""
+    if isinstance(error, CheckpointException):
+        found = error.failures.get(rank)
+        return None if found is None else _said(found[0], told)
+    if isinstance(error, UnmoorError | OSError) or not isinstance(error, RuntimeError):
+        return _said(error, told)
+    return RankError(
+        f"{path} was not saved: the ranks lost each other while they wrote",
+        details=[f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"],
+        path=path,
+    )
+
+
+def failure_of(error: BaseException, path: str, rank: int, told: Told) -> BaseException:
+    """What a rank raises for an error of the engine: its own, or one with a line for each rank that failed."""
+    own = own_failure(error, path, rank, told)
+    causes = {n: _said(found[0], told) for n, found in error.failures.items()} if own is None else {rank: own}
+    if own is not None and (isinstance(own, UnmoorError) or not isinstance(own, Exception)):
         return own
-    plain = {
-        number: told(cause) if isinstance(cause, OSError) and not isinstance(cause, UnmoorError) else cause
-        for number, cause in causes.items()
-    }
-    if len(plain) == 1 and isinstance(plain.get(rank), UnmoorError):
-        return plain[rank]
-    remedies = [cause.remedy for cause in plain.values() if isinstance(cause, UnmoorError) and cause.remedy]
+    remedies = [cause.remedy for cause in causes.values() if isinstance(cause, UnmoorError) and cause.remedy]
     made = SaveError(
-        f"{path} was not saved: {len(plain)} of its ranks failed" if len(plain) > 1 else f"{path} was not saved",
-        details=[f"rank {number}: {_line(cause, path)}" for number, cause in sorted(plain.items())],
+        f"{path} was not saved: {count(len(causes), 'rank')} failed",
+        details=[f"rank {number}: {_line(cause, path)}" for number, cause in sorted(causes.items())],
         remedy=remedies[0] if remedies else "",
         path=path,
     )
-    made.ranks = tuple(sorted(plain))
-    made.__cause__ = plain.get(rank)
+    made.ranks = tuple(sorted(causes))
+    made.__cause__ = own
     return made
+
+
+def _said(error: BaseException, told: Told) -> BaseException:
+    return told(error) if isinstance(error, OSError) and not isinstance(error, UnmoorError) else error
 
 
 _LINE: Final = 400

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from unmoor import errors
-from unmoor.errors import RankError, RanksDiffer, UnmoorError
+from unmoor.errors import RankError, RanksDiffer, UnmoorError, add_details
 from unmoor.values.text import columns
 
 from .exchange import Farewell
 
-__all__ = ["Call", "Cause", "add", "different", "ended", "failed", "mark", "names", "not_one"]
+__all__ = ["Call", "Cause", "different", "ended", "failed", "mark", "names", "not_one"]
 
 _LINE: Final = 400
 """Characters of a cause that is one line among others."""
@@ -165,6 +165,7 @@ def failed(call: Call, causes: Mapping[int, Cause], told: Sequence[str]) -> Unmo
     if only is not None:
         head = f"{only.kinds[0]}: {only.headline}" if only.kinds else only.headline
         lines = [f"{call.names(list(causes))}  {head}", *(f"  {detail}" for detail in only.details)]
+    lines += _on_one_node(call, causes)
     made: UnmoorError = _common(list(groups))(
         f"{call} failed on {call.names(list(causes))}{call.of}, so it stopped on every rank",
         details=[*lines, *told],
@@ -190,21 +191,25 @@ def mark(error: BaseException, call: Call, causes: Mapping[int, Cause], member: 
         lines = [f"on every rank: {call.names(same)}"]
     else:
         lines = [f"on {call.names(same)}{call.of}", *_together(rest, call)]
-        lines += [f"{call.names(well)} could go on, and stopped too"] if well else []
+        lines += [f"{call.names(well)} had no error, and stopped too"] if well else []
+        lines += _on_one_node(call, causes)
     error.ranks = tuple(call.ranks[other] for other in causes)
-    add(error, (*lines, *told))
+    add_details(error, (*lines, *told))
 
 
-def add(error: UnmoorError, lines: Sequence[str]) -> None:
-    """Add details to an error that exists."""
-    error.details = (*error.details, *lines)
-    error.args = (str(error),)
+def _on_one_node(call: Call, causes: Mapping[int, Cause]) -> list[str]:
+    """What it means that only some ranks find a checkpoint."""
+    found = [member for member in range(len(call.ranks)) if member not in causes]
+    if not found or any(cause.kinds[:1] != ("NotACheckpoint",) for cause in causes.values()):
+        return []
+    verb = "finds" if len(found) == 1 else "find"
+    return [f"{call.names(found)} {verb} it: every node must see it, on a shared disk or as a copy of all its files"]
 
 
 def not_one(call: Call, seen: Sequence[Mapping[str, str]]) -> RankError:
     """The error for ranks that found different checkpoints under one path. `seen` is by member of the group."""
     return RankError(
-        f"{call.path} is not one checkpoint: the ranks see different files under this path; nothing was changed",
+        f"{call.path} is not one checkpoint: the ranks see different files under this path",
         details=_differences(call, seen, list(seen[0])),
         remedy="Put the checkpoint where every node sees it, or copy it to each of them whole.",
         path=call.path,
@@ -219,7 +224,7 @@ def different(call: Call, said: Sequence[Mapping[str, str]], past: Sequence[Fare
     if len(verbs) > 1:
         shown = [key for key in ("verb", "path") if key in shown]
     lines = _differences(call, said, shown)
-    what = "different verbs" if len(verbs) > 1 else f"{call.verb} with different {' and '.join(shown)}"
+    what = "different verbs" if len(verbs) > 1 else f"{call.verb} with different {_words(shown)}"
     return RanksDiffer(
         f"the ranks of one group called {what}; nothing was changed",
         details=[*lines, *_earlier(call, past)],
@@ -240,10 +245,23 @@ def _differences(call: Call, said: Sequence[Mapping[str, str]], keys: Sequence[s
     return columns(rows, indent=0)
 
 
+def _words(keys: Sequence[str]) -> str:
+    words = [_PLURALS.get(key, f"{key}=") for key in keys]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+_PLURALS: Final = {
+    "path": "paths",
+    "objects": "objects",
+    "torch": "versions of torch",
+    "unmoor": "versions of unmoor",
+    "group size": "sizes of the group",
+}
 _SAME: Final = "the same arguments on every rank. What differs on purpose goes with group=None, each rank alone."
 _REMEDIES: Final = {
     "verb": "take it out of `if rank == 0`, or pass group=None where one process acts alone.",
-    "path": "one path for all of them. For a file of its own on each rank pass group=None.",
+    "path": "one path for all. A call inside `if rank == 0` makes the other ranks meet it with their next one: take it "
+    "out. For a file of its own on each rank pass group=None.",
     "objects": "the same keywords, each with the same kind of object, on every rank.",
     "torch": "install the same version everywhere.",
     "unmoor": "install the same version everywhere.",

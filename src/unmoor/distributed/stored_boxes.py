@@ -23,7 +23,7 @@ from unmoor.execute.tiling import is_dense, tiles
 from unmoor.live.sinks import host_memory
 from unmoor.live.trees import Realizer
 from unmoor.values.boxes import Box
-from unmoor.values.dtypes import dtype_bytes
+from unmoor.values.dtypes import dtype_bytes, nbytes_of
 from unmoor.values.frames import Framed, framed
 from unmoor.values.nodes import CompositeTensor, TensorNode
 from unmoor.values.strides import contiguous
@@ -111,12 +111,17 @@ def share_stored(tree: Any, sources: Sources) -> tuple[Share, frozenset[str]]:
 
     Raises FrameError for a tree that has no frame.
     """
-    made = framed(tree, _is_plain, lambda leaf: isinstance(leaf, TensorNode | CompositeTensor | torch.Tensor))
+    made = framed(tree, _is_large, lambda leaf: isinstance(leaf, TensorNode | CompositeTensor | torch.Tensor))
     aliases = _aliases(made)
     summed: set[str] = set()
     values = {key: _value(key, leaf, sources, summed) for key, leaf in made.leaves.items() if key not in aliases}
     paths = {key: made.paths[key] for key in made.leaves}
     return Share(values, paths, aliases, made.frame, {}), frozenset(summed)
+
+
+def _is_large(leaf: Any) -> bool:
+    """Whether a tensor takes a tuple apart that holds it, which torch would write as one value."""
+    return _is_plain(leaf) and nbytes_of(leaf.dtype, leaf.numel) > BOX_BYTES
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -126,11 +131,19 @@ def _is_plain(leaf: Any) -> bool:
 def _value(key: str, leaf: Any, sources: Sources, summed: set[str]) -> Any:
     if not _is_plain(leaf):
         realize = Realizer(tensor=partial(read_whole, fill=sources.fill, place=key))
-        return _Value(lambda: realize(leaf)) if isinstance(leaf, TensorNode | CompositeTensor | list | tuple) else leaf
+        return _Value(lambda: realize(leaf)) if _holds_nodes(leaf) else leaf
     done = sources.holding(leaf)
     if done is not None:
         summed.add(leaf.storage.key)
     return _Lazy(leaf, key, sources.fill, done)
+
+
+def _holds_nodes(leaf: Any) -> bool:
+    if type(leaf) in (list, tuple, set):
+        return any(map(_holds_nodes, leaf))
+    if isinstance(leaf, dict):
+        return any(map(_holds_nodes, leaf.values()))
+    return isinstance(leaf, TensorNode | CompositeTensor)
 
 
 def _aliases(made: Framed) -> dict[str, str]:

@@ -6,6 +6,7 @@ it comes back as numpy), and anything that would need code to exist is refused, 
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping
@@ -44,6 +45,19 @@ TORCH_VERSION: Final = str(torch.__version__)
 
 _LEAVES: Final = (bool, int, float, str, bytes, type(None))
 _TORCH_LEAVES: Final = (torch.Size, torch.device, torch.dtype)
+
+
+class _NoBytes(bytes):
+    """b"" as torch's safe loading takes it: pickle would call a class for it, and encodes a text for all other bytes."""
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return codecs.encode, ("", "latin1")
+
+    def __copy__(self) -> _NoBytes:
+        return self
+
+
+_NO_BYTES: Final = _NoBytes()
 
 
 @dataclass(slots=True)
@@ -267,7 +281,7 @@ class _Cleaner:
     def clean(self, value: Any, keys: tuple[Any, ...]) -> Any:
         kind = type(value)
         if kind in _LEAVES or isinstance(value, _TORCH_LEAVES):
-            return value
+            return _leaf(value)
         if id(value) in self._done:
             self._again(value, keys)
             return self._done[id(value)]
@@ -288,7 +302,9 @@ class _Cleaner:
             return made
         if kind is tuple:
             return self._remember(value, tuple(self.clean(item, (*keys, i)) for i, item in enumerate(value)))
-        if kind in (set, bytearray, complex):
+        if kind is set:
+            return set(map(_leaf, value))
+        if kind in (bytearray, complex):
             return value
         return self._remember(value, self._other(value, keys))
 
@@ -318,9 +334,9 @@ class _Cleaner:
 
     def _key(self, key: Any, keys: tuple[Any, ...]) -> Any:
         if isinstance(key, tuple) and all(type(part) in _LEAVES for part in key):
-            return key
+            return tuple(map(_leaf, key)) if type(key) is tuple else key
         if type(key) in _LEAVES:
-            return key
+            return _leaf(key)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(key, numpy.generic):
             return key.item()
@@ -369,6 +385,10 @@ class _Cleaner:
 
     def _tell(self, keys: tuple[Any, ...], before: str, after: str) -> None:
         self._content.converted.append(Change("extra", key_text(keys), before, after))
+
+
+def _leaf(value: Any) -> Any:
+    return _NO_BYTES if type(value) is bytes and not value else value
 
 
 def _name(value: Any) -> str:

@@ -20,13 +20,22 @@ from unmoor.errors import UsageError
 from unmoor.values.ranks import DEEPEST, RANKS, Keys
 from unmoor.values.text import format_bytes, key_text
 
-from .content import Content
+from .content import Content, plain_tree
 from .digests import Digester
 from .held import Held
 from .layouts import layout_of
 from .pickling import StorageBlob, storage_ranges
 
-__all__ = ["MOST_BYTES", "Fingerprint", "Own", "fingerprint", "own_leaves", "strict_sums", "value_digests", "with_ranks"]
+__all__ = [
+    "MOST_BYTES",
+    "Fingerprint",
+    "Own",
+    "fingerprint",
+    "own_leaves",
+    "strict_sums",
+    "value_digests",
+    "with_ranks",
+]
 
 MOST_BYTES: Final = 1 << 30
 """How many bytes rank 0 takes from all other ranks together."""
@@ -162,10 +171,11 @@ class Own:
 
     def to_bytes(self, most: int) -> bytes:
         """As it is sent to rank 0. Raises UsageError where that is more than `most` bytes."""
-        held = sum(_nbytes(leaf) for leaf in self._leaves())
+        held = sum(map(_nbytes, _tensors(self.tree)))
         sink = io.BytesIO()
         if held <= most:
-            torch.save([_on_cpu(self.tree), *(list(map(list, p)) for p in (self.whole, self.absent, self.arrays))], sink)
+            places = (list(map(list, rows)) for rows in (self.whole, self.absent, self.arrays))
+            torch.save([_on_cpu(self.tree), *places], sink)
         if max(held, sink.tell()) > most:
             raise self._too_large(max(held, sink.tell()), most)
         return sink.getvalue()
@@ -175,9 +185,6 @@ class Own:
         """As it was sent; nothing in it can run code."""
         tree, *places = torch.load(io.BytesIO(value), weights_only=True)
         return cls(tree, *(tuple(map(tuple, rows)) for rows in places))
-
-    def _leaves(self) -> Iterator[Any]:
-        yield from _tensors(self.tree)
 
     def _too_large(self, nbytes: int, most: int) -> UsageError:
         sizes = {key: sum(map(_nbytes, _tensors(value))) for key, value in self.tree.items()}
@@ -235,10 +242,10 @@ def with_ranks(content: Content, owns: Mapping[int, Own], world: int) -> Content
     own = {str(rank): one for rank, one in owns.items() if one.tree or one.absent}
     if not own:
         return replace(content, world_size=world)
-    trees = {rank: one.tree for rank, one in own.items() if one.tree}
+    clean = plain_tree({rank: one.tree for rank, one in own.items() if one.tree})
     tree = type(content.tree)(content.tree)
-    tree |= {RANKS: trees} if trees else {}
-    tensors = {(RANKS, *keys): tensor for keys, tensor in _placed(trees, ())}
+    tree |= {RANKS: clean.tree} if clean.tree else {}
+    tensors = {(RANKS, *keys): tensor for keys, tensor in clean.tensors.items()}
     recorded = {rank: one.recorded() or {} for rank, one in own.items()}
     arrays = [(RANKS, rank, *keys) for rank, one in own.items() for keys in one.arrays]
     return replace(
@@ -282,19 +289,8 @@ def value_digests(content: Content, places: Iterable[Keys]) -> dict[Keys, str]:
     return {keys: digest(content.tensors[keys]) for keys in places if keys in content.tensors}
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    return (tensor for _, tensor in _placed(value, ()))
-
-
-def _placed(value: Any, keys: Keys) -> Iterator[tuple[Keys, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield keys, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _placed(item, (*keys, key))
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _placed(item, (*keys, index))
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    return plain_tree(value).tensors.values()
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

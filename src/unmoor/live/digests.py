@@ -26,7 +26,7 @@ class Digester:
         self._keep: list[Any] = []
 
     def __call__(self, value: Any) -> str:
-        """The digest of tensors, plain values and containers of them. Raises RecursionError where they nest too deep."""
+        """The digest of a tensor, a plain value or a container of them."""
         if id(value) in self._done:
             return self._done[id(value)]
         sink = hashlib.sha256()
@@ -86,8 +86,8 @@ def _feed_tensor(sink: Any, tensor: torch.Tensor) -> None:
         sink.update(f"{name} {tuple(part.shape)} {part.dtype}\n".encode())
         if part.is_quantized:
             sink.update(f"{part.qscheme()} {_numbers(part)}\n".encode())
-            part = part.int_repr()
-        _feed_bytes(sink, part.resolve_conj().resolve_neg().contiguous())
+        plain = part.int_repr() if part.is_quantized else part.resolve_conj().resolve_neg()
+        _feed_bytes(sink, plain.contiguous())
 
 
 def _numbers(tensor: torch.Tensor) -> Any:

@@ -15,7 +15,15 @@ from unmoor.values.positions import POSITION, Position
 from .loader_parts import counts_epochs, held
 from .loader_shares import Layers, layers, owner
 
-__all__ = ["checksum", "drawn_from", "is_stateful_sampler", "setting", "stateful_state", "take_epoch"]
+__all__ = [
+    "checksum",
+    "drawn_from",
+    "is_stateful_sampler",
+    "order_generators",
+    "setting",
+    "stateful_state",
+    "take_epoch",
+]
 
 _ORDERS: Final = {
     "torch.utils.data.sampler.SequentialSampler": "in order",
@@ -103,10 +111,14 @@ def drawn_from(loader: Any, generators: Mapping[str, Any], host: Mapping[str, An
     base = layers(loader._index_sampler).base
     if _ORDERS.get(owner(base)) != "drawn":
         return 0
-    own = getattr(base, "generator", None)
-    places = [name for name in held(loader, lambda part: part is own) if own is not None]
-    states = [generators[name] for name in places if name in generators]
+    states = [generators[name] for name in order_generators(loader) if name in generators]
     return checksum(states[0] if states else host.get("torch"))
+
+
+def order_generators(loader: Any) -> tuple[str, ...]:
+    """The places at which a loader holds the generator that its order is drawn from; none where it has no own."""
+    own = getattr(layers(loader._index_sampler).base, "generator", None)
+    return () if own is None else tuple(held(loader, lambda part: part is own))
 
 
 def checksum(value: Any, start: int = 0) -> int:

@@ -53,14 +53,24 @@ class Indices:
 
     def __init__(self, inner: Iterator[Any], skip: int) -> None:
         self._inner, self._skip = inner, skip
+        self._ahead: list[Any] = []
         self._digests = array("L")
 
     def __iter__(self) -> Indices:
         return self
 
     def __next__(self) -> Any:
+        if self._ahead:
+            return self._ahead.pop()
         self.pass_over()
         return self._draw()
+
+    def look_ahead(self) -> None:
+        """Draw the first batch now and give it later: what the order is drawn from is read now."""
+        try:
+            self._ahead = self._ahead or [self._draw()]
+        except StopIteration:
+            return
 
     def pass_over(self) -> None:
         """Draw what is to be skipped, if that was not done; a sampler that ends before shows in its checksums."""

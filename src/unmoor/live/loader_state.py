@@ -24,6 +24,7 @@ class Place:
     batches: int = 0
     done: bool = False
     first: int = 0
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class Before:
 class Saved:
     """A position as it is written: `now` are the loader's generators at the save, None to leave those it has.
 
-    `first` are samples of the epoch that all ranks had done before the batches began to be counted.
+    `first` are samples of the epoch that all ranks had done before the batches began to be counted. `anew` tells that
+    nothing was drawn since: what the order is drawn from stands at the start of the epoch.
     """
 
     batches: int
@@ -74,6 +76,7 @@ class Saved:
     now: Mapping[str, Any] | None
     first: int = 0
     before: Before | None = None
+    anew: bool = False
 
     @property
     def within(self) -> bool:
@@ -90,7 +93,8 @@ class Saved:
         before, position = state.get("before"), Position.from_plain(state.get(POSITION))
         proof = None if before is None or position is None else Before(position, **before)
         start = Start(**state["start"])
-        return cls(state["batches"], state["digest"], start, state["generators"], state.get("first", 0), proof)
+        made = cls(state["batches"], state["digest"], start, state["generators"], state.get("first", 0), proof)
+        return replace(made, anew=bool(state.get("anew", False)))
 
     def state(self) -> dict[str, Any]:
         """The position as plain values and tensors."""
@@ -99,6 +103,7 @@ class Saved:
             "batches": self.batches,
             "digest": self.digest,
             "first": self.first,
+            "anew": self.anew,
             "start": {**start, "epochs": dict(self.start.epochs), "again": self.start.again},
             "generators": None if self.now is None else dict(self.now),
         }

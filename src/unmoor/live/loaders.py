@@ -19,7 +19,7 @@ from unmoor.errors import MismatchError, UsageError
 from unmoor.values.positions import POSITION, Position
 
 from . import rng
-from .loader_facts import drawn_from, is_stateful_sampler, setting, stateful_state, take_epoch
+from .loader_facts import drawn_from, is_stateful_sampler, order_generators, setting, stateful_state, take_epoch
 from .loader_order import Indices, Order
 from .loader_parts import counts_epochs, held
 from .loader_shares import handed_out
@@ -182,14 +182,17 @@ class ResumableLoader:
             inner = iter(self._twin)
             self._order.skip, self._order.first = 0, 0
             indices = self._order.latest()
-            if self._by_data:
+            if saved.anew:
+                indices.look_ahead()
+            elif self._by_data:
                 _drop(inner, saved.batches)
             else:
                 indices.pass_over()
         if indices.digest(saved.batches) != saved.digest:
             raise _changed(saved.batches, "its sampler gives other indices than it gave then")
-        _set_generators(self._generators(), saved.now or {})
-        self._position = Place(start, indices, saved.batches, first=saved.first)
+        drawn = order_generators(self.loader) if saved.anew else ()
+        _set_generators(self._generators(), {name: s for name, s in (saved.now or {}).items() if name not in drawn})
+        self._position = Place(start, indices, saved.batches, first=saved.first, anew=saved.anew)
         return _Epoch(self, self._position, inner)
 
     def _prove(self, before: Before) -> None:
@@ -243,7 +246,8 @@ class ResumableLoader:
             epochs = {name: sampler.epoch for name, sampler in self._epochs().items()}
             return Saved(0, 0, Start({}, {}, epochs), now)
         digest = position.indices.digest(position.batches)
-        return Saved(position.batches, digest, position.start, now, first=position.first)
+        anew = position.anew and position.batches == 0
+        return Saved(position.batches, digest, position.start, now, first=position.first, anew=anew)
 
     def _facts(self, saved: Saved) -> Position:
         made = setting(self.loader, "resumable")
@@ -251,7 +255,7 @@ class ResumableLoader:
         if made.epoch is not None and len(epochs) == 1:
             made = replace(made, epoch=epochs.pop())
         if not saved.within:
-            return made
+            return replace(made, drawn=drawn_from(self.loader, saved.now or {}, {}))
         if made.order in ("own", "stream"):
             return replace(made, under_way=True, consumed=saved.batches, drawn=saved.digest)
         source = self._order.source(saved.first)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from unmoor.errors import DeviceError
+
+from .shards import is_shared_out
 
 __all__ = ["check_swaps", "materialise", "meta_names", "unsaved_meta"]
 
@@ -49,7 +52,8 @@ _KINDS = (torch.Tensor, nn.Parameter)
 
 def _held(param: torch.Tensor) -> bool:
     """Whether something besides Python's own references keeps the tensor from being swapped."""
-    return bool(weakref.getweakrefs(param)) or type(param) not in _KINDS or param._use_count() > 1  # type: ignore[attr-defined]
+    known = type(param) in _KINDS or is_shared_out(param)
+    return bool(weakref.getweakrefs(param)) or not known or param._use_count() > 1  # type: ignore[attr-defined]
 
 
 def materialise(module: nn.Module, device: str) -> None:
@@ -72,7 +76,7 @@ def _on_meta(module: nn.Module) -> Iterator[tuple[dict[str, torch.Tensor | None]
 
 def _with_memory(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """The same tensor with memory where that can be; else another."""
-    memory = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    memory = _memory(tensor, device)
     if isinstance(tensor, nn.Parameter):
         fresh: torch.Tensor = nn.Parameter(memory, requires_grad=tensor.requires_grad)
     else:
@@ -81,3 +85,19 @@ def _with_memory(tensor: torch.Tensor, device: str) -> torch.Tensor:
         return fresh
     torch.utils.swap_tensors(tensor, fresh)  # type: ignore[no-untyped-call]
     return tensor
+
+
+def _memory(tensor: Any, device: str) -> torch.Tensor:
+    """Memory for a tensor; of a DTensor for the part that this rank holds, and no more."""
+    if not is_shared_out(tensor):
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    own = tensor.detach().to_local()
+    made: torch.Tensor = type(tensor).from_local(
+        torch.empty_strided(own.shape, own.stride(), dtype=own.dtype, device=device),
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+    return made

@@ -19,7 +19,6 @@ from unmoor.values.target import TargetGroup, TargetOptimizer, TargetParam
 from unmoor.values.text import count
 
 from .devices import tag
-from .held import Held
 from .modules import slot_of
 from .shards import Key, Seat, gather, group_seats, local_of, state_of
 

@@ -152,11 +152,11 @@ def _plain(value: Any) -> Any:
 
 
 class Chosen(NamedTuple):
-    """A state to set: of which stream, and under which key it is derived from that of another rank, if it is."""
+    """A state to set: of which stream, on the device of which index, and under which key it is to be derived, if so."""
 
     kind: str
     name: str
-    index: int
+    where: int
     state: Any
     spawn_key: tuple[int, ...] = ()
 
@@ -169,12 +169,12 @@ def setters(chosen: Iterable[Chosen], generators: Mapping[str, Any]) -> list[Set
     calls: list[Setter] = []
     faults: list[str] = []
     for one in chosen:
-        kind, name, index, state, key = one
+        kind, name, where, state, key = one
         try:
             if key:
-                _setter(kind, name, index, state, generators)
-                state = derived(state, key, kind=kind, device=_device(kind, name, index), like=generators.get(name))
-            calls.append(_setter(kind, name, index, state, generators))
+                _setter(kind, name, where, state, generators)
+                state = derived(state, key, kind=kind, device=_device(kind, name, where), like=generators.get(name))
+            calls.append(_setter(kind, name, where, state, generators))
         except (TypeError, ValueError, RuntimeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             faults.append(f"{kind} {name}: {' '.join(str(error).split())[:200]}")
     if faults:

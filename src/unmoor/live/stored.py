@@ -20,7 +20,7 @@ from unmoor.values.nodes import CompositeTensor, Storage, TensorNode
 
 from .pickling import StorageBlob
 
-__all__ = ["Extent", "pickle_stored", "strided_nodes", "unwritable"]
+__all__ = ["Extent", "Reducer", "pickle_stored", "strided_nodes", "unwritable"]
 
 _ALIGN: Final = 16
 _SPARSE: Final = ("sparse_coo", "sparse_csr", "sparse_bsr", "sparse_csc", "sparse_bsc")
@@ -59,16 +59,22 @@ def strided_nodes(node: TensorNode | CompositeTensor) -> dict[str, TensorNode]:
 
 
 def pickle_stored(
-    tree: Any, nodes: Iterable[TensorNode | CompositeTensor]
+    tree: Any, nodes: Iterable[TensorNode | CompositeTensor], *, foreign: bool = False
 ) -> tuple[bytes, dict[str, Extent | StorageBlob]]:
     """The pickle of a tree whose tensors are `nodes`, and by key what each storage in it holds.
 
-    Live tensors in the tree (made of numpy arrays) are written from memory.
+    Live tensors in the tree (made of numpy arrays) are written from memory. Stand-ins for objects are an error, but for
+    a `foreign` tree, which names their classes as its file did.
     """
     sink = io.BytesIO()
-    pickler = _Pickler(sink, _extents(nodes))
-    pickler.dump(tree)
-    return sink.getvalue(), pickler.used
+    reducer = Reducer(_extents(nodes))
+    if foreign:
+        from .foreign import ForeignPickler
+
+        ForeignPickler(sink, reducer).dump(tree)
+    else:
+        _Pickler(sink, reducer).dump(tree)
+    return sink.getvalue(), reducer.used
 
 
 def _extents(nodes: Iterable[TensorNode | CompositeTensor]) -> dict[str, Extent]:
@@ -106,10 +112,25 @@ class _StorageRef:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes described tensors as the calls that rebuild them, with storages by persistent id."""
+    """The pickler of trees that hold nothing but tensors and plain values."""
 
-    def __init__(self, sink: io.BytesIO, extents: Mapping[str, Extent]) -> None:
+    def __init__(self, sink: io.BytesIO, reducer: Reducer) -> None:
         super().__init__(sink, protocol=2)
+        self._reducer = reducer
+
+    def persistent_id(self, obj: Any) -> Any:
+        """The id of a storage; None for everything else."""
+        return self._reducer.persistent_id(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Tensors by the call that rebuilds them; the rest as pickle does."""
+        return self._reducer.reducer_override(obj)
+
+
+class Reducer:
+    """Says how a pickler writes described tensors: as the calls that rebuild them, with storages by persistent id."""
+
+    def __init__(self, extents: Mapping[str, Extent]) -> None:
         self._extents = extents
         self._keys: dict[str, str] = {}
         self.used: dict[str, Extent | StorageBlob] = {}

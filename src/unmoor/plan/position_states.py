@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from unmoor.values.positions import POSITION, Position
@@ -39,6 +38,7 @@ def _resumable(node: Mapping[str, Any], own: Position, live: Position, first: in
         "batches": 0,
         "digest": 0,
         "first": first,
+        "anew": True,
         "start": start,
         "generators": node["generators"] if kept else None,
         "epoch": own.epoch,

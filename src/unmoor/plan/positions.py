@@ -91,9 +91,7 @@ def _unknown(target: TargetObject, node: Any, saved: int, mode: str, world: int)
     if live is None and mode == "epoch":
         return PositionPlan(fresh=f"{_EPOCH}: it begins as it was built, the epoch is its own to set")
     if live is None and saved != world:
-        message = (
-            f"saved by {count(saved, 'rank')}, now {world:,}, and what a {target.class_name} counts is not known"
-        )
+        message = f"saved by {count(saved, 'rank')}, now {world:,}, and what a {target.class_name} counts is not known"
         remedy = f'position="saved" hands each rank its own state, and new ranks that of rank 0; {_EPOCH} leaves it'
         return PositionPlan(faults=[Fault("mismatch", target.label, message, remedy)])
     plan = PositionPlan(node)
@@ -109,7 +107,8 @@ def _unknown(target: TargetObject, node: Any, saved: int, mode: str, world: int)
 def _between(case: _Case) -> PositionPlan:
     """Between two epochs there is nothing to share out."""
     own, live = case.own, case.live
-    if own.kind == live.kind and own.sampler == live.sampler and (case.new_rank == 0 or _one_order(case.everyone)):
+    alike = (own.kind, own.sampler, own.unit) == (live.kind, live.sampler, live.unit)
+    if alike and (case.new_rank == 0 or _one_order(case.everyone)):
         return PositionPlan(case.node)
     return PositionPlan(_beginning(case, same_order=False), note=f"between epochs{_after(own)}")
 
@@ -219,7 +218,7 @@ def _between_batches(own: Position, live: Position) -> Iterator[tuple[str, str]]
     step = live.step if live.unit == "batch" else 1 if live.dealt == "whole" else live.replicas
     if not step or own.consumed % step:
         fit = [str(ranks) for ranks in range(1, 65) if own.consumed % (step // live.replicas * ranks or 1) == 0]
-        worlds = f"{', '.join(fit[:6])} ranks would do" if fit and live.dealt == "samples" else ""
+        worlds = f"{', '.join(fit[:6])} ranks can take it" if len(fit) > 1 and live.dealt == "samples" else ""
         message = f"{own.consumed:,} samples were done, no multiple of the {step:,} that {_ranks(live)} take together"
         ways = (worlds, "unmoor.resumable(DataLoader(...)) goes on from any sample", _again(own))
         yield message, "; ".join(way for way in ways if way)
@@ -239,7 +238,7 @@ def _beginning(case: _Case, *, same_order: bool) -> Any:
     """The state at the beginning of the saved epoch. With `same_order` it is drawn as it was."""
     own, live = case.own, case.live
     if live.kind == "resumable":
-        kept = {**case.node, "batches": 0, "digest": 0, "first": 0} if same_order else {}
+        kept = {**case.node, "batches": 0, "digest": 0, "first": 0, "anew": True} if same_order else {}
         if kept and own.order == "seeded" and not case.same_world:
             kept["start"] = {**kept["start"], "host": {}}
         bare = {"batches": 0, "digest": 0, "first": 0, "start": {}, "generators": None}

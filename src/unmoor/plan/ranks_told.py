@@ -40,7 +40,8 @@ def tell_ranks(catalog: Catalog, rank: int, world: int, labels: Collection[str])
         common = [word for label, word in words.items() if not is_withheld(roles.get(label))]
         return Told(f"{head}: {listing(common)} as on rank 0" if common else head, tuple(_lost(catalog, rows, rank)))
     own = [word for label, word in words.items() if rank == 0 or label in rows.get(rank, {})]
-    return Told(f"{head}: {listing(own)} of rank {rank}" if own else head, tuple(_unused(rows, words, world)))
+    unused = tuple(_unused(rows, words, world, recorded_roles(catalog)))
+    return Told(f"{head}: {listing(own)} of rank {rank}" if own else head, unused)
 
 
 def withheld(catalog: Catalog, rank: int, labels: Collection[str]) -> dict[str, str]:
@@ -85,13 +86,14 @@ def _is_module(role: Mapping[str, object] | None) -> bool:
     return role is not None and "wrappers" in role and not is_withheld(role)
 
 
-def _unused(rows: Rows, words: Mapping[str, str], world: int) -> Iterator[Change]:
+def _unused(rows: Rows, words: Mapping[str, str], world: int, roles: Collection[str]) -> Iterator[Change]:
     """Own leaves of ranks that are there no more."""
     for label, word in words.items():
         ranks = [rank for rank in rows if rank >= world and label in rows[rank]]
         if ranks:
             what = "" if word == label else f"{word.partition(' of ')[0]} "
-            yield Change(label, "", f"{what}of {ranks_text(ranks)}", "not used")
+            place = (label, "") if label in roles else ("extra", label)
+            yield Change(*place, f"{what}of {ranks_text(ranks)}", "not used")
 
 
 def _lost(catalog: Catalog, rows: Rows, rank: int) -> Iterator[Change]:

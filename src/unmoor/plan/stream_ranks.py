@@ -68,7 +68,7 @@ def spawn_key(rank: int, stream: Stream, index: int) -> tuple[int, ...]:
 
 
 def same_everywhere(stream: Stream, everyone: Sequence[Sequence[SavedState]]) -> bool:
-    """Whether a rank that did not exist takes a stream's state as it is. `everyone` are its states by rank that saved."""
+    """Whether a rank that did not exist takes a state as it is. `everyone` are the stream's by rank that saved."""
     if len(everyone) == 1:
         return stream.kind == "generator"
     own = [_own(states) for states in everyone]

@@ -37,17 +37,14 @@ class RngPlan:
     files: list[str] = field(default_factory=list)
 
 
-def plan_rng(
-    catalog: Catalog, streams: Sequence[Stream], policy: Policy, *, rank: int = 0, world: int = 1
-) -> RngPlan:
+def plan_rng(catalog: Catalog, streams: Sequence[Stream], policy: Policy, *, rank: int = 0, world: int = 1) -> RngPlan:
     """Plan all streams. With policy.rng "none" nothing is touched; with "exact" a state left over is a fault.
 
     Of the states that several ranks saved, those of `rank` are this one's; where it did not exist, see `stream_ranks`.
     """
     plan = RngPlan()
     everyone = _by_rank(catalog, streams, policy, rank, plan)
-    is_new = rank not in everyone
-    saved = everyone[min(everyone) if is_new else rank]
+    saved = everyone[rank if rank in everyone else min(everyone)]
     if policy.rng == "none":
         if saved:
             plan.not_restored.append(Change(_LABEL, "", f"{len(saved)} states in the file", "rng=False: left alone"))
@@ -58,11 +55,7 @@ def plan_rng(
     told = {change.name for change in plan.not_restored}
     for stream in streams:
         states = by_stream.pop((stream.kind, stream.name), [])
-        derived = is_new and not same_everywhere(stream, list(_of_stream(stream, everyone)))
-        if states and derived and not stream.derives:
-            plan.not_restored.append(_change(stream.kind, stream.name, _NO_NUMPY, "left as it is"))
-            continue
-        _plan_stream(stream, states, plan, rank if derived else None)
+        _plan_stream(stream, states, plan, _new_rank(rank, stream, everyone))
         if not states and (saved or stream.kind == "generator") and _word(stream.kind, stream.name) not in told:
             plan.not_restored.append(_change(stream.kind, stream.name, "not in the file", "left as it is"))
         if not states and stream.asked:
@@ -89,7 +82,7 @@ ByRank = Mapping[int, Sequence[SavedState]]
 
 
 def _by_rank(catalog: Catalog, streams: Sequence[Stream], policy: Policy, rank: int, plan: RngPlan) -> ByRank:
-    """The saved states by rank; of those that `rank` takes it is told in `plan` which cannot be used, and their files."""
+    """The saved states by rank. Of those that `rank` takes, `plan` hears which cannot be used, and their files."""
     if _is_recorded(catalog):
         trees = enumerate(every_rank(catalog, (_LABEL,)))
         return {number: list(_own_states(tree)) for number, tree in trees if isinstance(tree, Mapping)}
@@ -106,10 +99,13 @@ def _by_rank(catalog: Catalog, streams: Sequence[Stream], policy: Policy, rank: 
     return found
 
 
-def _of_stream(stream: Stream, everyone: ByRank) -> Iterator[list[SavedState]]:
-    """The states of one stream, rank by rank."""
-    for rank in sorted(everyone):
-        yield [state for state in everyone[rank] if (state.kind, state.name) == (stream.kind, stream.name)]
+def _new_rank(rank: int, stream: Stream, everyone: ByRank) -> int | None:
+    """The rank for which the state of a stream is derived; None where it is taken as it was saved."""
+    if rank in everyone:
+        return None
+    who = (stream.kind, stream.name)
+    states = [[state for state in everyone[number] if (state.kind, state.name) == who] for number in sorted(everyone)]
+    return None if same_everywhere(stream, states) else rank
 
 
 def _inexact(plan: RngPlan, rank: int, everyone: ByRank) -> list[Fault]:
@@ -170,6 +166,9 @@ def _without_stream(kind: str, name: str, number: int) -> Change:
 
 def _plan_stream(stream: Stream, states: Sequence[SavedState], plan: RngPlan, new: int | None) -> None:
     """Put the states where they belong; for a rank that is `new`, states derived from them."""
+    if states and new is not None and not stream.derives:
+        plan.not_restored.append(_change(stream.kind, stream.name, _NO_NUMPY, "left as it is"))
+        return
     places = placed(states, stream)
     for index, state in places:
         if index >= stream.count:
@@ -194,9 +193,7 @@ def _is_recorded(catalog: Catalog) -> bool:
     return recorded is not None and isinstance(catalog.tree, Mapping) and isinstance(catalog.tree.get(_LABEL), Mapping)
 
 
-def _saved_states(
-    catalog: Catalog, streams: Sequence[Stream], policy: Policy, plan: RngPlan
-) -> Iterator[SavedState]:
+def _saved_states(catalog: Catalog, streams: Sequence[Stream], policy: Policy, plan: RngPlan) -> Iterator[SavedState]:
     """The states in a file of others."""
     taken = set()
     for stream in streams:

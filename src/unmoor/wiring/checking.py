@@ -17,6 +17,8 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage
 from unmoor.values.plan import Plan
 
+from .identity import place
+
 __all__ = ["check_all", "check_buffer", "needed_storages", "share_of"]
 
 Storages = Mapping[str, tuple[Storage, list[str]]]
@@ -41,13 +43,19 @@ def needed_storages(plan: Plan) -> Storages:
 
 
 def share_of(meeting: Meeting, catalog: Catalog, needed: Storages) -> Storages:
-    """Of the storages that any rank needs, those that this rank is to read; all ranks see the same catalog."""
+    """Of the storages that any rank needs, those that this rank is to read; all ranks see the same catalog.
+
+    All that it needs itself, where ranks read copies on disks of their own.
+    """
     if meeting.size == 1:
         return needed
     known = _storages(catalog)
     keys = sorted(known)
-    mine = bytes(key in needed for key in keys)
-    wanted = [key for key, *any_rank in zip(keys, *meeting.gather(mine), strict=True) if any(any_rank)]
+    said = meeting.gather(place(catalog.path).encode() + b":" + bytes(key in needed for key in keys))
+    places, marks = zip(*(one.split(b":", 1) for one in said), strict=True)
+    if len(set(places)) > 1:
+        return needed
+    wanted = [key for key, *by_rank in zip(keys, *marks, strict=True) if any(by_rank)]
     total = sum(known[key][0].nbytes for key in wanted)
     share = {key: needed[key] for key in needed.keys() - known.keys()}
     before = 0

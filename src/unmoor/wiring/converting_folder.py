@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from unmoor.distributed.stored_boxes import BoxWriter, save_stored, share_stored
+from unmoor.distributed.stored_boxes import BOX_BYTES, BoxWriter, save_stored, share_stored
 from unmoor.errors import UsageError
 from unmoor.execute.commit import refuse_full, save_error
 from unmoor.execute.folder_commit import discard, stage
+from unmoor.plan.kept_in_folder import not_kept
 from unmoor.values.frames import FrameError
 from unmoor.values.report import Receipt
 
@@ -27,7 +28,7 @@ __all__ = ["write_folder"]
 def write_folder(
     target: str, content: Content, taken: Taken, sources: Sources, progress: Callable[[int], None] | None
 ) -> Receipt:
-    """Write the tree to the folder `target`, whole and durable. Raises UsageError for a tree that no folder can hold."""
+    """Write the tree to the folder `target`, whole and durable. Raises UsageError for what no folder can hold."""
     target = target.rstrip("/" + os.sep) or target
     if not isinstance(content.tree, dict):
         raise UsageError(
@@ -60,7 +61,9 @@ def write_folder(
     except OSError as error:
         raise save_error(error, target, os.path.realpath(target), needed) from error
     nbytes = sum(os.stat(os.path.join(target, name)).st_size for name in os.listdir(target))
-    return Receipt(target, nbytes, 0.0, {}, converted=tuple(content.converted))
+    return Receipt(
+        target, nbytes, 0.0, {}, converted=(*content.converted, *not_kept(taken.tensors, box_bytes=BOX_BYTES))
+    )
 
 
 def _manifest(content: Content, own: Mapping[str, Any] | None, frame: Any) -> dict[str, Any]:

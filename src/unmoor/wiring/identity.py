@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
 from unmoor.values.text import format_shape
 
-__all__ = ["identity"]
+__all__ = ["identity", "place"]
 
 
 def identity(catalog: Catalog) -> dict[str, str]:
@@ -25,6 +26,22 @@ def identity(catalog: Catalog) -> dict[str, str]:
         "tensors": f"{len(catalog.tensors):,}",
         "contents": digest.hexdigest()[:12],
     }
+
+
+def place(path: str) -> str:
+    """What the file system says of a file, or of all files of a folder: equal only where ranks read the same bytes.
+
+    Copies on the disks of several nodes have other inodes or times, and each may be damaged for itself.
+    """
+    files = [path]
+    if os.path.isdir(path):
+        files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    digest = hashlib.sha256()
+    for file in files:
+        found = os.stat(file)
+        line = (os.path.relpath(file, path), found.st_ino, found.st_mtime_ns, found.st_size)
+        digest.update(repr(line).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def _lines(catalog: Catalog) -> Iterator[str]:

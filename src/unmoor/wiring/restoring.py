@@ -7,19 +7,21 @@ stops all, before anything changes wherever it can be known by then.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from unmoor.describe import describe_path
 from unmoor.describe.pausing import collector_paused
 from unmoor.distributed.meeting import Meeting, meet
-from unmoor.errors import ArgumentConflict, KindError, UsageError
+from unmoor.errors import ArgumentConflict, KindError, UsageError, add_details
 from unmoor.execute.streaming import Verify
 from unmoor.live import devices
 from unmoor.live.labels import objects_text
 from unmoor.live.loading import refuse_other_order
 from unmoor.live.survey import Handles, survey
+from unmoor.plan.likeness import likeness
 from unmoor.plan.policy import CHOICES, Policy
 from unmoor.plan.restore import plan_restore
 from unmoor.report.restore import plan_text
@@ -102,6 +104,7 @@ def _plan(catalog: Catalog, asked: Asked, place: tuple[int, int] | None = None) 
         with collector_paused():
             made = plan_restore(catalog, target, policy)
     except KindError as error:
+        add_details(error, likeness(catalog, target, error.wanted))
         raise with_neighbours(error, catalog.path) from None
     return replace(made, text=plan_text(made)), handles
 
@@ -141,7 +144,8 @@ def restore_path(
         meeting.begin(begin_facts)
         with meeting.step("plan", _untouched) as seen:
             catalog = describe_path(path)
-            plan, handles = _plan(catalog, asked, (meeting.rank, meeting.size))
+            with _broadcasts_told(meeting):
+                plan, handles = _plan(catalog, asked, (meeting.rank, meeting.size))
             seen.update(identity(catalog) if meeting.size > 1 else {})
         with open_spans(plan.path) as open_span:
             how: dict[str, Any] = {
@@ -158,6 +162,23 @@ def restore_path(
             with meeting.step("restore", carrying.undo):
                 carrying.change()
         return carrying.finish(lambda: time.perf_counter() - begin)
+
+
+@contextmanager
+def _broadcasts_told(meeting: Meeting) -> Iterator[None]:
+    """Say, where a file is none of an optimizer's, what else makes ranks meet a model in its place."""
+    try:
+        yield
+    except KindError as error:
+        if meeting.size > 1 and error.wanted == "optimizer":
+            add_details(error, (_BROADCASTS,))
+        raise
+
+
+_BROADCASTS: Final = (
+    "typically  the wrong path. Ranks above 0 that get a model from the right one (KeyError: 'param_groups') have a "
+    "loader that broadcasts, called inside `if rank == 0`; restore broadcasts nothing"
+)
 
 
 def _check_first(meeting: Meeting, catalog: Catalog, carrying: Carrying, how: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from unmoor.distributed.comparing import compare
 from unmoor.distributed.engine import stage, write_behind
 from unmoor.distributed.meeting import Meeting, meet
-from unmoor.execute.folder_commit import discard
 from unmoor.live.content import Content
 from unmoor.live.snapshots import take
 from unmoor.values.report import Receipt
@@ -53,8 +52,7 @@ def _sharded(meeting: Meeting, path: str, content: Content, progress: Any) -> Pe
         with meeting.step("copy"):
             job = stage(prepared.job, copied=content.copied)
     except BaseException:
-        if meeting.rank == 0:
-            discard(prepared.staging, prepared.job.path)
+        prepared.discard()
         raise
     left = replace(prepared, job=job)
     return adopt(job.path, write_behind(job), partial(finished, left), left.failed)

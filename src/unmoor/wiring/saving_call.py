@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unmoor.distributed.meeting import meet
+from unmoor.errors import UsageError
 from unmoor.filing import path_text
 from unmoor.live.content import Content
 from unmoor.live.labels import objects_text
 from unmoor.live.snapshots import Snapshot, take
 from unmoor.values.report import Receipt
+from unmoor.values.text import count, key_text
 
 from .checking import check_buffer
 from .pending import Pending, finish_earlier
@@ -45,6 +47,8 @@ def save_path(
             return facts, collect()
 
         content = meeting.begin(begin)
+        if meeting.size == 1:
+            _refuse_parts(content, path_text(path))
         how: dict[str, Any] = {"buffer_bytes": buffer_bytes, "threads": threads, "progress": progress}
         if background:
             from .saving_behind import save_behind
@@ -55,6 +59,18 @@ def save_path(
         from .saving_world import save_world
 
         return save_world(meeting, path, content, **how)
+
+
+def _refuse_parts(content: Content, path: str) -> None:
+    """Refuse tensors of which other ranks hold parts, where this process saves alone."""
+    if content.held:
+        first = next(iter(content.held))
+        raise UsageError(
+            f"{path} was not saved: other ranks hold parts of {count(len(content.held), 'tensor')}, "
+            f"{key_text(first)} first, and this process saves alone",
+            remedy='Call save on all ranks, with group="world" or the group over which they are spread.',
+            path=path,
+        )
 
 
 def take_snapshot(roles: Mapping[str, Any], collect: Callable[[], Content], *, group: Any, timeout: Any) -> Snapshot:

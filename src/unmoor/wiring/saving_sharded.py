@@ -12,14 +12,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from unmoor.distributed.comparing import Compared, hold_equal, live_sums
-from unmoor.distributed.engine import Job, failure_of, write, written_bytes
+from unmoor.distributed.engine import Job, failure_of, own_failure, write, written_bytes
 from unmoor.distributed.meeting import Meeting
 from unmoor.distributed.saving import Share, share_of
-from unmoor.errors import SaveError, UsageError
+from unmoor.errors import SaveError, UnmoorError, UsageError
 from unmoor.execute.commit import refuse_full, save_error
 from unmoor.execute.folder_commit import Staging, discard, sees, stage
 from unmoor.live.content import Content
@@ -49,13 +48,22 @@ class Prepared:
     begin: float
     nbytes: int
 
+    def own(self, error: BaseException) -> BaseException | None:
+        """What this rank has to say of an error that ended it; None where others have."""
+        return own_failure(error, self.job.path, self.rank, self._told)
+
     def failed(self, error: BaseException) -> BaseException:
         """Clear away what there is of it, on the rank that made it; what this rank raises for it."""
-        path = self.job.path
+        self.discard()
+        return failure_of(error, self.job.path, self.rank, self._told)
+
+    def discard(self) -> None:
+        """Clear away what there is of it, on the rank that made it."""
         if self.rank == 0:
-            discard(self.staging, path)
-        told = partial(save_error, path=path, target=os.path.realpath(path), needed=self.nbytes)
-        return failure_of(error, path, self.rank, told)
+            discard(self.staging, self.job.path)
+
+    def _told(self, error: OSError) -> UnmoorError:
+        return save_error(error, self.job.path, os.path.realpath(self.job.path), self.nbytes)
 
 
 def write_sharded(
@@ -73,13 +81,13 @@ def write_sharded(
     Raises SaveError on every rank, with a line for each cause, if any of them fails; what was at `path` is intact.
     """
     prepared = prepare_sharded(meeting, path, content, compared, progress=progress)
-    error: BaseException | None = None
-    metadata = None
     try:
         metadata = write(prepared.job)
-    except BaseException as failure:  # noqa: BLE001 - told to the others, then raised
-        error = prepared.failed(failure)
-    meeting.settle(error, "writing")
+    except BaseException as error:
+        prepared.discard()
+        meeting.settle(prepared.own(error), "writing")
+        raise
+    meeting.settle(None, "writing")
     return finished(prepared, metadata)
 
 

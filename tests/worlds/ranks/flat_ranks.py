@@ -59,9 +59,9 @@ class Network(nn.Module):
 class Variant:
     """How a run is wrapped (`wrap`: one, nested, checkpointed) and what its ranks write.
 
-    `files` is sharded (ShardedTensors, as torch gives them), local (plain tensors), copied (plain tensors of their own),
-    vectors (plain, without the parameters that FSDP1 names beside) or single (one file a rank with everything). `groups` is the number of parameter groups, `low` the dtype that FSDP1
-    computes in.
+    `files` is sharded (ShardedTensors, as torch gives them), local (plain tensors), copied (plain tensors of their
+    own), vectors (plain, without the parameters that FSDP1 names beside) or single (one file a rank with everything).
+    `groups` is the number of parameter groups, `low` the dtype that FSDP1 computes in.
     """
 
     original: bool = False

@@ -1,0 +1,68 @@
+"""Which checkpoint beside an unfinished one can be used in its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from unmoor.errors import FileError
+
+from .folder_members import natural
+
+__all__ = ["METADATA", "SHARD", "cut_off", "newest_complete", "real_name", "unfinished"]
+
+METADATA: Final = ".metadata"
+SHARD: Final = ".distcp"
+_TRIED: Final = 4
+"""How many siblings are looked into."""
+
+
+def unfinished(path: str) -> bool:
+    """Whether a folder holds shards of torch.distributed.checkpoint and not the list of them, which is written last."""
+    names = os.listdir(path)
+    return METADATA not in names and any(name.endswith(SHARD) for name in names)
+
+
+def cut_off(path: str) -> str:
+    """The older folder that a save to `path` put aside and was killed before it could put the new one there; "" for none."""
+    if os.path.lexists(path):
+        return ""
+    folder, name = os.path.split(path.rstrip(os.sep))
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return ""
+    found = (other for other in names if other.startswith(f".{name}.unmoor-") and other.endswith(".old"))
+    return next((os.path.join(folder, other) for other in found), "")
+
+
+def newest_complete(path: str, read: Callable[[str], Any]) -> str:
+    """The newest complete folder beside `path` that `read` can read, by the numbers in their names; "" for none.
+
+    A link is followed first: it is what it points to that has siblings. The path is relative where `path` is.
+    """
+    given = os.path.normpath(path)
+    target = os.path.realpath(given)
+    folder, name = os.path.split(target)
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir() and not entry.is_symlink()]
+    except OSError:
+        return ""
+    beside = [other for other in names if other != name and not other.startswith(".")]
+    found = [other for other in beside if os.path.isfile(os.path.join(folder, other, METADATA))]
+    shown = os.path.dirname(given) if os.path.realpath(os.path.dirname(given) or ".") == folder else folder
+    for other in sorted(found, key=natural, reverse=True)[:_TRIED]:
+        place = os.path.join(shown, other)
+        try:
+            read(place)
+        except FileError:
+            continue
+        return place
+    return ""
+
+
+def real_name(path: str) -> str:
+    """`path`, with what it leads to where it is a link."""
+    return f"{path} (a link to {os.path.realpath(path)})" if os.path.islink(path.rstrip(os.sep)) else path
