@@ -36,6 +36,7 @@ def test_refuses_a_model_state_dict_as_optimizer(folder: Path) -> None:
     assert str(caught.value).splitlines() == [
         f"optimizer= was given {folder}/opt000100.pt, which holds {held}",
         "  expected   a dict with 'state' and 'param_groups'",
+        "  found      all 7 of its names are in the live model",
         "  nearby     ema_0.9999_000100.pt (model), model000100.pt (model)",
         "             no optimizer state is among them",
         "Nothing was changed.",

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Failed", "launch"]
+__all__ = ["Failed", "launch", "run_script"]
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 180.0
@@ -51,11 +51,25 @@ def launch(
     """
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, *([] if alone else _torchrun(world)), "-m", script, scratch, *map(str, arguments)]
-        settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **(env or {})}
-        for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
-            settings.pop(name, None)
-        output = _run(command, settings, limit)
+        output, _ = _run(command, _settings(env or {}), limit)
         return [_result(Path(scratch), rank, output if whole else None) for rank in range(world)]
+
+
+def run_script(path: Path, world: int, *arguments: Any, limit: float = LIMIT) -> str:
+    """What a script prints under torchrun, or in one process alone where `world` is 1.
+
+    A RuntimeError with the output where it ends with an error; a TimeoutError after `limit` seconds.
+    """
+    command = [sys.executable, *([] if world == 1 else _torchrun(world)), str(path), *map(str, arguments)]
+    output, code = _run(command, _settings({}), limit)
+    if code:
+        raise RuntimeError(f"{path.name} ended with {code} in a world of {world}:\n{output[-12000:]}")
+    return output
+
+
+def _settings(env: dict[str, str]) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")}
+    return {**own, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **env}
 
 
 def _torchrun(world: int) -> list[str]:
@@ -63,7 +77,7 @@ def _torchrun(world: int) -> list[str]:
     return ["-m", "torch.distributed.run", "--nproc-per-node", str(world), *meeting]
 
 
-def _run(command: list[str], env: dict[str, str], limit: float) -> str:
+def _run(command: list[str], env: dict[str, str], limit: float) -> tuple[str, int]:
     with subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
@@ -73,7 +87,7 @@ def _run(command: list[str], env: dict[str, str], limit: float) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             raise TimeoutError(f"the world was still there after {limit:g} s:\n{output[-12000:]}") from None
-    return output
+    return output, process.returncode
 
 
 def _result(folder: Path, rank: int, output: str | None) -> Any:

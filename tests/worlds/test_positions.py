@@ -17,6 +17,7 @@ from unmoor.values.positions import Position
 from unmoor.values.target import TargetObject
 
 from .epochs import EPOCH, batches, carry, distributed, flat, left, order, stateful, stop
+from .launch import Failed, launch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork"),
@@ -517,3 +518,23 @@ def test_facts_that_cannot_be_are_no_facts(damage):
     assert Position.from_plain(plain) is not None
     assert Position.from_plain({**plain, **damage}) is None
     assert Position.from_plain(None) is None
+
+
+def test_an_epoch_goes_through_three_worlds_of_real_processes(tmp_path):
+    """Torchrun on 4, 2 and 3 ranks: saved and restored by all ranks, every sample of the epoch is given once."""
+    first, second = tmp_path / "a.pt", tmp_path / "b.pt"
+    worlds = [
+        launch("tests.worlds.ranks.positions", 4, "", first, 2),
+        launch("tests.worlds.ranks.positions", 2, first, second, 2),
+        launch("tests.worlds.ranks.positions", 3, second, "", 0),
+    ]
+    assert not [rank for world in worlds for rank in world if isinstance(rank, Failed)]
+    whole = order(96, seed=2, epoch=5)
+    for name in ("stock", "torchdata", "other"):
+        given = [flat([rank["given"][name] for rank in world]) for world in worlds]
+        assert Counter(given[0] + given[1]) == Counter(whole[: len(given[0] + given[1])])
+        assert sorted(flat(given)) == sorted(whole)
+    assert {epoch for world in worlds for rank in world for epoch in rank["epochs"]} == {5}
+    assert [rank["notes"]["loader[stock]"] for rank in worlds[2]] == [
+        "epoch 5, 48 of 96 samples, saved by 2 ranks, now 3: each goes on at sample 16"
+    ] * 3

@@ -24,6 +24,8 @@ from .matrix import saved, worlds
 from .ranks.sharded_save import odd_tree
 from .whole import differences
 
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant")
+
 SHARDED = ["FSDP1 x2", "FSDP2 x2", "TP x2", "FSDP2 x3", "HSDP 2x2", "FSDP2+TP 2x2"]
 
 
@@ -205,7 +207,7 @@ def test_every_rank_is_told(odd, what):
     """What makes a save impossible on one rank, before or while it is written, is an error that names it on all."""
     kind, *causes = TOLD[what]
     for rank, cause in zip(odd[1], causes, strict=True):
-        assert rank[what].startswith(f"{kind}: ") or kind == "ValueError", rank[what]
+        assert rank[what].startswith(f"{kind}: ")
         assert cause in rank[what]
 
 
@@ -312,14 +314,17 @@ def test_a_manifest_that_contradicts_its_own_save_is_found(folder, change, said)
     assert said in str(caught.value)
 
 
-def test_a_hostile_frame_is_refused(folder):
-    """A frame nested without end is an error, not a crash."""
+@pytest.mark.parametrize("depth", [200, 100_000])
+def test_a_frame_nested_without_end_is_harmless(folder, depth):
+    """It is found to be no frame; or too deep to be JSON at all, and left out."""
     place = folder / "unmoor-manifest.json"
-    manifest = json.loads(place.read_text())
-    text = json.dumps({**manifest, "frame": "HERE"})
-    place.write_text(text.replace('"HERE"', '["list", [' * 900 + "1" + "]]" * 900))
-    with pytest.raises(CorruptFile, match="contradict each other"):
-        unmoor.describe(folder)
+    text = json.dumps({**json.loads(place.read_text()), "frame": "HERE"})
+    place.write_text(text.replace('"HERE"', '["list", [' * depth + "1" + "]]" * depth))
+    if depth == 200:
+        with pytest.raises(CorruptFile, match="contradict each other"):
+            unmoor.describe(folder)
+    else:
+        assert unmoor.describe(folder).manifest is None
 
 
 def test_c55_latest_points_to_an_unfinished_folder(tmp_path):

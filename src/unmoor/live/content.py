@@ -43,12 +43,11 @@ __all__ = ["TORCH_VERSION", "Content", "collect", "plain_tree"]
 
 TORCH_VERSION: Final = str(torch.__version__)
 
-_LEAVES: Final = (bool, int, float, str, bytes, type(None))
 _TORCH_LEAVES: Final = (torch.Size, torch.device, torch.dtype)
 
 
 class _NoBytes(bytes):
-    """b"" as torch's safe loading takes it: pickle would call a class for it, and encodes a text for all other bytes."""
+    """b"" as torch's safe loading takes it. Pickle calls a class for it; for all other bytes it encodes a text."""
 
     def __reduce_ex__(self, _: Any) -> Any:
         return codecs.encode, ("", "latin1")
@@ -58,6 +57,7 @@ class _NoBytes(bytes):
 
 
 _NO_BYTES: Final = _NoBytes()
+_LEAVES: Final = (bool, int, float, str, bytes, _NoBytes, type(None))
 
 
 @dataclass(slots=True)
@@ -302,10 +302,8 @@ class _Cleaner:
             return made
         if kind is tuple:
             return self._remember(value, tuple(self.clean(item, (*keys, i)) for i, item in enumerate(value)))
-        if kind is set:
-            return set(map(_leaf, value))
-        if kind in (bytearray, complex):
-            return value
+        if kind in (set, bytearray, complex):
+            return set(map(_leaf, value)) if kind is set else value
         return self._remember(value, self._other(value, keys))
 
     def _remember(self, value: Any, made: Any) -> Any:

@@ -18,7 +18,11 @@ from .stored import Reducer
 __all__ = ["ForeignPickler"]
 
 
-class ForeignPickler(pickle._Pickler):  # the one written in Python, whose steps can be taken one by one
+_PICKLER: Any = pickle._Pickler
+"""The pickler that is written in Python: its steps can be taken one by one."""
+
+
+class ForeignPickler(_PICKLER):  # type: ignore[misc]
     """Writes an Opaque as its class or function, its arguments, and what was set on it."""
 
     def __init__(self, sink: io.BytesIO, reducer: Reducer) -> None:

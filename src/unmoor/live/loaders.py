@@ -112,8 +112,9 @@ def give_state(item: Any, state: Any) -> None:
         return
     position = Position.from_plain(state.get(POSITION))
     take_epoch(item, position.epoch if position is not None else None)
-    item.load_state_dict({key: value for key, value in state.items() if key != POSITION})
-    if is_stateful_loader(item):
+    own = {key: value for key, value in state.items() if key != POSITION}
+    item.load_state_dict(own)
+    if own and is_stateful_loader(item):
         item.state_dict()
 
 

@@ -108,6 +108,8 @@ def _between(case: _Case) -> PositionPlan:
     """Between two epochs there is nothing to share out."""
     own, live = case.own, case.live
     alike = (own.kind, own.sampler, own.unit) == (live.kind, live.sampler, live.unit)
+    if live.kind != "resumable" and not (case.same_world and own.setting() == live.setting()):
+        alike = alike and own.order == "drawn" and own.length == live.length  # else its state counts to another end
     if alike and (case.new_rank == 0 or _one_order(case.everyone)):
         return PositionPlan(case.node)
     return PositionPlan(_beginning(case, same_order=False), note=f"between epochs{_after(own)}")

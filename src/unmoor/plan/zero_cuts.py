@@ -29,8 +29,13 @@ class Run(NamedTuple):
 class Cut(Protocol):
     """Where parameters lie in the shares of all ranks. A unit is what one flat tensor of each rank holds a share of."""
 
-    ranks: int
-    units: Sequence[Sequence[str]]
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def units(self) -> Sequence[Sequence[str]]:
+        """The parameters of each unit in order."""
 
     def size(self, unit: int) -> int:
         """Elements of a share, with its padding."""

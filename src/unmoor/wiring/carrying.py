@@ -86,10 +86,9 @@ class Carrying:
 
     def undo(self) -> tuple[str, ...]:
         """Put back what can be, because another rank failed; lines that say what was overwritten here."""
-        if not self._changed:
-            return ("nothing was overwritten on this rank",)
-        self._run.undo()
-        rows = list(_overwritten(self._copies, frozenset(c.slot.id for c in self._copies)))
+        stuck = self._run.undo()
+        rows = list(_overwritten(self._copies, frozenset(c.slot.id for c in self._copies))) if self._changed else []
+        rows += [f"{name} (could not be put back)" for name in stuck]
         if not rows:
             return ("nothing was overwritten on this rank",)
         return (f"overwritten on this rank: {', '.join(rows)}; restore on every rank before training on",)

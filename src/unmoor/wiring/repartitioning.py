@@ -129,7 +129,7 @@ def _check_storages(job: _Job) -> None:
     other = [storage.key for storage in job.storages.values() if storage.byteorder != sys.byteorder]
     if other:
         raise UnsupportedFile(
-            f"{job.source} was written on a machine of the other byte order ({other[0]}), which is not turned round here",
+            f"{job.source} was written on a machine of the other byte order ({other[0]}): it is not turned round here",
             path=job.source,
         )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from unmoor.distributed.comparing import Compared, compare, described_sums, hold_equal, live_sums
+from unmoor.distributed.completing import complete_states
 from unmoor.distributed.meeting import Meeting
 from unmoor.filing import path_text
 from unmoor.live.content import Content
@@ -44,6 +45,7 @@ def save_world(
     Raises RanksDiffer on every rank where parameters or optimizers of replicas differ; then nothing was published.
     """
     target = path_text(path)
+    complete_states(meeting, content)
     compared = compare(meeting, content, target)
     if compared.spread:
         from .saving_sharded import write_sharded

@@ -138,13 +138,9 @@ def _wrong_file(rank: int) -> tuple[str, str]:
 
 
 def _state(model: Any, optimizer: Any, ema: Any) -> dict[str, Any]:
-    found = optimizer.state_dict()
-    return {
-        "model": dict(model.state_dict()),
-        "ema": dict(ema.state_dict()),
-        "state": found["state"],
-        "lr": found["param_groups"][0]["lr"],
-    }
+    found = copy.deepcopy(optimizer.state_dict())
+    parts = {name: dict(copy.deepcopy(part.state_dict())) for name, part in (("model", model), ("ema", ema))}
+    return {**parts, "state": found["state"], "lr": found["param_groups"][0]["lr"]}
 
 
 def _trained(model: Any, optimizer: Any) -> dict[str, Any]:

@@ -53,7 +53,6 @@ def run(rank: int, world: int, folder: str, place: str) -> Any:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     import unmoor
-    from unmoor.errors import UnmoorError
     from unmoor.wiring import saving_folder
 
     mesh = init_device_mesh("cpu", (world,))
@@ -76,7 +75,7 @@ def run(rank: int, world: int, folder: str, place: str) -> Any:
         """Keep the error of a save, and the names that are left where it would be."""
         try:
             said = str(unmoor.save(*arguments, **keywords))
-        except UnmoorError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test wants to see it
             said = f"{type(error).__name__}: {error}"
         dist.barrier()
         found[what] = said
