@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 3 examples/ddp_save_resume.py run.pt     # goes on with three ranks
     python examples/ddp_save_resume.py run.pt                          # goes on in one process
 
-Each line ends with a digest of weights and optimizer state: what one run saves, the next one resumes with, on all ranks.
+Each line ends with a digest of weights and optimizer state: what one run saves, all ranks of the next resume with.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 examples/one_file_into_fsdp2.py weights.safetensors
 
 The file may come from anywhere: torch.save, safetensors, the Hub. No rank holds the whole model, and none sends it to
-the others. Here rank 0 makes one first, so that there is something to read, and at the end the shards are held against it.
+the others. Here rank 0 makes one first, so that there is something to read; at the end the shards are held against it.
 """
 
 from __future__ import annotations

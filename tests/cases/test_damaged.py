@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 from pathlib import Path
@@ -229,3 +230,61 @@ def test_undamaged_tensors_keep_their_bits_when_checks_are_off(tmp_path: Path) -
     assert equal == [False, True, True, True]
     assert report.verified == 0
     assert "no data was checked" in str(report)
+
+
+def _saved(seed: int, hidden: int, **more: Any) -> bytes:
+    """What torch.save of one rank writes, under one name inside of the archive whatever the rank."""
+    sink = io.BytesIO()
+    torch.save({**more, "w": tiny(seed, sizes=(3, hidden, 2)).state_dict()}, sink)
+    return sink.getvalue()
+
+
+def _mixed(how: str) -> bytes:
+    """One path after two ranks wrote to it at once."""
+    if how == "data alone":  # what the ranks hold has one structure: the pickles are equal
+        one, other = _saved(0, 3000), _saved(1, 3000)
+        return one[: len(one) // 2] + other[len(one) // 2 :]
+    one, other = _saved(0, 3000, rank=0), _saved(1, 3000, rank=1)
+    if how == "blocks":
+        return b"".join((one, other)[(i // 4096) % 2][i : i + 4096] for i in range(0, len(one), 4096))
+    if how == "head of other":
+        return other[: len(other) // 3] + one[len(other) // 3 :]
+    if how == "longer tail":
+        return one + other[:5000]
+    short = _saved(0, 2000, rank=2)
+    return short + one[len(short) :]
+
+
+@pytest.mark.parametrize("how", ["blocks", "head of other", "short over long"])
+def test_a_file_that_two_ranks_wrote_at_once_is_corrupt(tmp_path: Path, how: str) -> None:
+    """C53: a mix of two archives is never opened, whatever of it plain torch.load takes; the live model stays."""
+    path = tmp_path / "mixed.pt"
+    path.write_bytes(_mixed(how))
+    model = tiny(5, sizes=(3, 3000, 2))
+    for verb in (lambda: unmoor.describe(path), lambda: unmoor.restore(path, model=model, verify="first")):
+        with refused(unmoor.CorruptFile, model) as caught:
+            verb()
+        assert ("CRC mismatch in archive/data.pkl" in str(caught.value)) == (how != "short over long")
+    if how != "short over long":
+        assert torch.load(path)["rank"] in (0, 1)
+
+
+def test_a_mix_of_data_under_one_structure_is_found_by_its_checksums(tmp_path: Path) -> None:
+    """C53: where only the values are mixed, each tensor whose bytes are not its own is named, and nothing is filled."""
+    path = tmp_path / "mixed.pt"
+    path.write_bytes(_mixed("data alone"))
+    model = tiny(5, sizes=(3, 3000, 2))
+    with refused(unmoor.CorruptFile, model) as caught:
+        unmoor.restore(path, model=model, verify="first")
+    assert "0.weight" in str(caught.value)
+    assert set(torch.load(path)) == {"w"}
+
+
+def test_what_follows_a_whole_archive_is_told(tmp_path: Path) -> None:
+    """C53: the tail of a longer file beneath a whole archive is no damage, and is said."""
+    path = tmp_path / "mixed.pt"
+    path.write_bytes(_mixed("longer tail"))
+    model = tiny(5, sizes=(3, 3000, 2))
+    report = unmoor.restore(path, model=model)
+    assert same_bits(model.state_dict(), tiny(0, sizes=(3, 3000, 2)).state_dict())
+    assert "5,000 bytes after the end of the archive" in str(report)

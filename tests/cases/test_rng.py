@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import unmoor
+from tests.worlds.as_rank import restore_as
 from unmoor.plan.policy import Policy
 from unmoor.plan.streams import plan_rng
 from unmoor.values.target import Stream
@@ -266,3 +267,48 @@ def test_a_state_that_no_one_takes_is_named_and_one_that_is_missing_is_an_error(
     assert mine.bit_generator.state == before
     with refused(unmoor.MismatchError):
         unmoor.restore(tmp_path / "sampler.pt", rng={"generator": torch.Generator()})
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Path:
+    """The folder that accelerate leaves of two ranks, each with streams of its own."""
+    for rank in range(2):
+        torch.manual_seed(100 + rank)
+        np.random.seed(100 + rank)
+        random.seed(100 + rank)
+        streams = {"random_state": random.getstate(), "numpy_random_seed": np.random.get_state()}
+        torch.save(
+            {"step": 40, **streams, "torch_manual_seed": torch.get_rng_state()}, tmp_path / f"random_states_{rank}.pkl"
+        )
+    return tmp_path
+
+
+def _resumed_on_four(folder: Path) -> list[tuple[Any, tuple[float, ...]]]:
+    found = []
+    for rank in range(4):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
+        found.append((restore_as(rank, 4, folder), _next_draws()))
+    return found
+
+
+def test_more_ranks_than_saved_each_have_a_stream_of_their_own(two_ranks: Path) -> None:
+    """C04: ranks 0 and 1 are exact; 2 and 3 derive theirs, unlike any other and the same on every retry; it is said."""
+    resumed = _resumed_on_four(two_ranks)
+    draws = [found for _, found in resumed]
+    assert [found[0] for found in draws[:2]] == [0.111664, 0.198049]
+    for stream in zip(*draws, strict=True):
+        assert len(set(stream)) == 4
+    assert draws == [found for _, found in _resumed_on_four(two_ranks)]
+    notes = [dict(report.plan.notes)["rng"] for report, _ in resumed]
+    assert notes[:2] == ["torch, numpy, python"] * 2
+    assert notes[3] == ("torch, numpy, python derived for rank 3 from the states of rank 0; saved by 2 ranks, now 4")
+
+
+def test_a_new_rank_is_no_exact_one(two_ranks: Path) -> None:
+    """C04: rng="exact" refuses the ranks that would derive their streams, and no other."""
+    restore_as(1, 4, two_ranks, rng="exact")
+    with refused(unmoor.MismatchError) as caught:
+        restore_as(2, 4, two_ranks, rng="exact")
+    assert "2 ranks saved, and rank 2 was none of them" in str(caught.value)

@@ -49,6 +49,7 @@ VARIANTS: dict[str, dict[str, Way]] = {
         **{f"zero{stage}": TWO_RANKS for stage in range(4)},
         **{f"zero{stage}_{kind}": TWO_RANKS for stage in range(1, 4) for kind in ("bf16", "groups")},
     },
+    "deepspeed_layouts": {"all": TWO_RANKS},
     "dcp": {"alone": ALONE, "ranks": TWO_RANKS},
     "torchtitan": {"alone": ALONE, "ranks": TWO_RANKS},
     "timm": {"ema": TIMM},

@@ -11,6 +11,7 @@ from unmoor.plan.of_rank import ABSENT, every_rank, of_rank, own_leaves
 from unmoor.plan.ranks_told import tell_ranks, withheld
 from unmoor.values.catalog import Catalog, Part, TensorEntry
 from unmoor.values.nodes import Span, Storage, TensorNode
+from unmoor.values.target import Target, TargetObject
 
 
 def _node(key: str) -> TensorNode:
@@ -122,22 +123,36 @@ OWN: dict[str, Any] = {
 }
 
 
+def _target(rank: int, *, summed: bool = False) -> Target:
+    rows = (
+        TargetObject(row["role"], label, "", "cpu", "cpu", summed=summed and label == "buffer")
+        for label, row in ROLES.items()
+    )
+    return Target(objects=tuple(rows), rank=rank, world=4)
+
+
 def test_a_new_rank_takes_what_is_common_and_nothing_that_each_had_for_itself() -> None:
     """Modules, schedulers, scalers and positions are seen as on rank 0; metrics, objects and plain values are not."""
     catalog = _catalog({**BASE, "ranks": {"1": OWN}}, 2, ROLES)
     seen = of_rank(catalog, 2, 4).tree
     kept = {key: BASE[key] for key in ("model", "optimizer", "scheduler", "scaler", "loader", "critic", "step")}
     assert seen == {**kept, "metrics": {}, "seen": {"epoch": 1}}
-    labels = list(ROLES)
-    assert withheld(catalog, 2, labels) == dict.fromkeys(["metrics[a]", "buffer"], "each of 2 ranks had its own")
-    assert withheld(catalog, 1, labels) == {}
+    assert withheld(catalog, _target(2)) == dict.fromkeys(["metrics[a]", "buffer"], "each of 2 ranks had its own")
+    assert withheld(catalog, _target(1)) == {}
 
 
 def test_what_is_the_same_on_all_ranks_is_taken_by_a_new_one_too() -> None:
     """A metric that no rank had for itself (it was gathered, say) is nobody's own."""
     catalog = _catalog(BASE, 2, ROLES)
     assert of_rank(catalog, 3, 4).tree == BASE
-    assert withheld(catalog, 3, list(ROLES)) == {}
+    assert withheld(catalog, _target(3)) == {}
+
+
+def test_sums_that_one_process_saved_are_not_counted_by_each_rank() -> None:
+    """A metric that adds up its ranks begins anew on ranks that one process did not have; others take its state."""
+    catalog = _catalog(BASE, 1, ROLES)
+    assert withheld(catalog, _target(1, summed=True)) == {"buffer": "1 rank saved its sums, which would count twice"}
+    assert withheld(catalog, _target(0, summed=True)) == withheld(catalog, _target(1)) == {}
 
 
 TOLD: dict[str, tuple[int, int, str, list[tuple[str, str, str, str]]]] = {

@@ -168,7 +168,7 @@ def fill(layout: str, model: nn.Module, optimizer: torch.optim.Optimizer, whole:
             buffers[name].copy_(whole["model"][name])
     params = dict(model.named_parameters())
     states = whole["optimizer"]["state"]
-    for key in {key for entry in states.values() for key in entry}:
+    for key in sorted({key for entry in states.values() for key in entry}):
         shaped = {name: entry[key] for name, entry in states.items() if entry[key].dim()}
         for name, value in _wrapped(layout, shaped).items() if shaped else ():
             optimizer.state[params[name]][key] = value

@@ -15,7 +15,7 @@ from tests.describe.zero_maker import Shape, ZeroMaker
 from .launch import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LIMIT = 120.0
+LIMIT = 180.0
 LINE = r"rank (\d) of (\d): (saved|resumed) at step (\d+), ([0-9a-f]{8})"
 
 

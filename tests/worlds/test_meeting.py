@@ -147,6 +147,22 @@ def test_a_rank_that_comes_late_never_takes_what_was_left_for_live():
     assert str(late).count(": rank 1 did not come within 0.3 s") == 1
 
 
+def test_a_group_made_anew_over_the_same_store_begins_anew():
+    """What a call of the earlier group left does not stand in its way."""
+    earlier = Ranks(3)
+
+    def body(rank: int, ranks: Ranks, timeout: float) -> str:
+        with ranks.meet(rank, timeout=timeout) as meeting:
+            meeting.agree(FACTS)
+        return "met"
+
+    assert type(earlier.run(None, lambda rank: body(rank, earlier, SHORT), None)[1]) is RankError
+    again = Ranks(3, earlier.store)
+    for _ in range(2):
+        assert again.run(lambda rank: body(rank, again, 20.0)) == ["met"] * 3
+    assert again.store.num_keys() == 0
+
+
 ERRORS = {
     "one rank": (
         {1: CorruptFile("bad", details=("at 7",), remedy="again")},

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
 
 import unmoor
+from tests.dialects import environment
 from unmoor.plan.positions import plan_position
 from unmoor.values.positions import Position
 from unmoor.values.target import TargetObject
@@ -538,3 +542,17 @@ def test_an_epoch_goes_through_three_worlds_of_real_processes(tmp_path):
     assert [rank["notes"]["loader[stock]"] for rank in worlds[2]] == [
         "epoch 5, 48 of 96 samples, saved by 2 ranks, now 3: each goes on at sample 16"
     ] * 3
+
+
+def test_shards_of_accelerate_are_shares_of_one_order():
+    """BatchSamplerShard by batch and by parts of batches, in order and shuffled, between 1 to 4 ranks each way."""
+    command = [str(environment.python()), "-W", "ignore", "-m", "tests.worlds.shards"]
+    path = os.pathsep.join([str(environment.ROOT), str(environment.ROOT / "src")])
+    settings = {**environment.settings(), "PYTHONPATH": path}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=environment.ROOT, env=settings, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    assert (found["tried"], found["refused"]) == (512, 128)

@@ -113,13 +113,20 @@ class Layout:
     def _base(self, rank: int) -> Any:
         return self.states[rank].get("optimizer_state_dict" if self.stage == 3 else "base_optimizer_state")
 
+    def paddings(self) -> list[list[int]]:
+        """How many elements stand behind each parameter of each unit: 0, unless parameters are aligned."""
+        saved = _list(self.states[0].get("param_alignment_paddings"))
+        if [len(_list(unit)) for unit in saved] != list(map(len, self._shapes)):
+            return [[0] * len(shapes) for shapes in self._shapes]
+        return [[n if type(n) is int and 0 <= n < _LIMIT else 0 for n in unit] for unit in saved]
+
     def _runs(self) -> Iterator[tuple[str, Place]]:
         """One parameter behind the other in each unit."""
-        for unit, shapes in enumerate(self._shapes):
+        for unit, (shapes, paddings) in enumerate(zip(self._shapes, self.paddings(), strict=True)):
             start = 0
-            for name, shape in shapes.items():
+            for (name, shape), padding in zip(shapes.items(), paddings, strict=True):
                 yield name, Place(unit, shape, start)
-                start += prod(shape)
+                start += prod(shape) + padding
 
     def _shares(self) -> Iterator[tuple[str, Place]]:
         """An even share of each parameter on every rank, the last one padded."""
@@ -141,15 +148,28 @@ class Layout:
     def _mapped(self) -> Iterator[tuple[str, list[tuple[int, int, int]]]]:
         """Parameter -> (rank, first element, past the last) of its runs, where the files say so themselves.
 
-        Parameters may be padded one by one, which only these maps tell.
+        Parameters may be padded one by one, which in many versions only these maps tell. With round_robin_gradients
+        they are of an order in which the data is not, and the shapes are of the one in which it is.
         """
         maps = [_list(state.get("param_slice_mappings")) for state in self.states]
-        if any(len(units) != self.units for units in maps):
+        if any(len(units) != self.units for units in maps) or not all(map(self._in_order, range(self.units))):
             return
         for name, place in self.places.items():
             runs = [(rank, *run) for rank, units in enumerate(maps) if (run := _address(units[place.unit], name))]
             if runs:
                 yield name, runs
+
+
+    def _in_order(self, unit: int) -> bool:
+        """Whether the maps name the parameters of a unit in the order of their shapes."""
+        told: list[str] = []
+        for state in self.states:
+            names = state["param_slice_mappings"][unit]
+            runs = {name: run for name in names if (run := _address(names, name))} if _is_dict(names) else {}
+            told += sorted(runs, key=lambda name: runs[name])
+        known = {name: place for place, name in enumerate(self._shapes[unit])}
+        order = [known.get(name, -1) for name in told]
+        return order == sorted(order)
 
 
 def _address(names: Any, name: str) -> tuple[int, int] | None:

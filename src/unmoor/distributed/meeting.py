@@ -219,6 +219,8 @@ def _group(group: Any) -> Any:
     if group is None or (isinstance(group, str) and group == "world" and not _initialised()):
         return None
     found = dist.group.WORLD if isinstance(group, str) and group == "world" else group
+    if not dist.is_available():
+        raise UsageError(f"group={group!r}: this torch was built without torch.distributed", remedy="Leave group out.")
     if found is dist.GroupMember.NON_GROUP_MEMBER:
         raise UsageError(
             "group= was given a group that this process is no member of",

@@ -55,10 +55,10 @@ class Board:
                 self._store.delete_key(self._key(f"{key}.{number}"))
             self._store.delete_key(self._key(key))
 
-    def has(self, key: str) -> bool:
-        """Whether something is at `key`."""
+    def has(self, *keys: str) -> bool:
+        """Whether something is at each of `keys`."""
         with _told():
-            return bool(self._store.check([self._key(key)]))
+            return bool(self._store.check([self._key(key) for key in keys]))
 
     def add(self, key: str, number: int) -> int:
         """Add to the counter at `key`, 0 at first, and give what it is then."""

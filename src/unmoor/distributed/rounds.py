@@ -89,14 +89,14 @@ class Round:
         if self._number is None or self._left:
             return
         self._left = True
-        gone = f"{self._number}/left"
-        if self._board.add(gone, 1) < self._size:
+        gone = [f"{self._number}/left/{member}" for member in range(self._size)]
+        self._board.post(gone[self._member], b"")
+        if not self._board.has(*gone):
             return
         for step in range(self._step + 2):  # another rank may have been one exchange ahead
             self._exchange(step).clear()
-        for member in range(self._size):
-            self._board.forget(self._life(member))
-        self._board.forget(gone)
+        for key in (*map(self._life, range(self._size)), *gone):
+            self._board.forget(key)
 
     def _join(self, value: bytes, *, compare: bytes | None, odd: bool) -> bool:
         if self._number is None:

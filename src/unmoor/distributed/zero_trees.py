@@ -74,17 +74,12 @@ class ZeroTrees:
             if old != units:
                 raise self._unknown(f"{count(len(units), 'sub-group')}, where sub_group_size {most:,} gives {len(old)}")
             return ShareCut(world, units, sizes), ShareCut(self.ranks, new, sizes)
-        paddings = self._paddings(units)
+        paddings = self.layout.paddings()
         mixed = self._setting("round_robin_gradients") is True
         if mixed and any(map(any, paddings)):
             raise self._unknown("parameters both aligned and in round robin order")
         order = [round_robin(unmixed(unit, world), self.ranks) if mixed else unit for unit in units]
         return FlatCut(world, units, sizes, paddings), FlatCut(self.ranks, order, sizes, paddings)
-
-    def _paddings(self, units: Sequence[Sequence[str]]) -> list[list[int]]:
-        saved = self.layout.states[0].get("param_alignment_paddings")
-        known = saved if isinstance(saved, list | tuple) and len(saved) == len(units) else [[0] * len(u) for u in units]
-        return [[_number(padding, 0) for padding in unit] for unit in known]
 
     def _setting(self, name: str) -> Any:
         """What the run's configuration says of ZeRO."""

@@ -12,12 +12,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from unmoor.values.positions import POSITION, Position
 
+from . import rng
 from .loader_parts import counts_epochs, held
 from .loader_shares import Layers, layers, owner
 
 __all__ = [
     "checksum",
     "drawn_from",
+    "generators_of",
     "is_stateful_sampler",
     "order_generators",
     "setting",
@@ -113,6 +115,17 @@ def drawn_from(loader: Any, generators: Mapping[str, Any], host: Mapping[str, An
         return 0
     states = [generators[name] for name in order_generators(loader) if name in generators]
     return checksum(states[0] if states else host.get("torch"))
+
+
+def generators_of(loader: Any) -> dict[str, Any]:
+    """The generators that a loader, its samplers and its dataset hold, by place.
+
+    Without the one that a sampler makes for itself and seeds anew in each epoch: it has no state of its own.
+    """
+    base = layers(loader._index_sampler).base
+    seeded = getattr(base, "generator", None) if _ORDERS.get(owner(base)) == "seeded" else None
+    anew = seeded if seeded is not loader.generator else None
+    return held(loader, lambda part: rng.is_generator(part) and part is not anew)
 
 
 def order_generators(loader: Any) -> tuple[str, ...]:

@@ -19,7 +19,15 @@ from unmoor.errors import MismatchError, UsageError
 from unmoor.values.positions import POSITION, Position
 
 from . import rng
-from .loader_facts import drawn_from, is_stateful_sampler, order_generators, setting, stateful_state, take_epoch
+from .loader_facts import (
+    drawn_from,
+    generators_of,
+    is_stateful_sampler,
+    order_generators,
+    setting,
+    stateful_state,
+    take_epoch,
+)
 from .loader_order import Indices, Order
 from .loader_parts import counts_epochs, held
 from .loader_shares import handed_out
@@ -224,7 +232,7 @@ class ResumableLoader:
 
     def _generators(self) -> dict[str, Any]:
         """Every generator object that the loader, its samplers and its dataset hold, by place."""
-        return held(self.loader, rng.is_generator)
+        return generators_of(self.loader)
 
     def _epochs(self) -> dict[str, Any]:
         """Every sampler that is told its epoch, by place."""

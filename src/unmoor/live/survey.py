@@ -204,6 +204,7 @@ def _take_object(handles: Handles, role: str, label: str, item: Any, device: tor
         schedule=None if scheduler is None else target_schedule(scheduler),
         position=loader_setting(item),
         enabled=not isinstance(item, torch.amp.GradScaler) or item.is_enabled(),
+        summed=isinstance(item, MetricState),
     )
 
 
@@ -298,7 +299,7 @@ def _check_move(label: str, optimizer: Any, moves: Mapping[Key, torch.device]) -
         device = next((moves[key] for key in keys_of(param) if key in moves), None)
         if device is None or device == param.device:
             continue
-        if is_flat(param) or is_shared_out(param):
+        if is_flat(param) or (is_shared_out(param) and param.device.type != "meta"):
             raise DeviceError(
                 f"model_device={device} would move parameters of FSDP, which stay on the device of their mesh",
                 remedy="Leave model_device out: restore fills them where they are.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from unmoor.values.catalog import Catalog
 from unmoor.values.plan import Change
 from unmoor.values.ranks import Keys, ranks_text
+from unmoor.values.target import Target
 from unmoor.values.text import count, key_text, listing
 
 from .of_rank import is_withheld, label_of, own_leaves, recorded_roles, saved_by
@@ -44,14 +45,18 @@ def tell_ranks(catalog: Catalog, rank: int, world: int, labels: Collection[str])
     return Told(f"{head}: {listing(own)} of rank {rank}" if own else head, unused)
 
 
-def withheld(catalog: Catalog, rank: int, labels: Collection[str]) -> dict[str, str]:
-    """Label -> why a rank that did not exist takes no state for it, of those `labels` that ranks had for themselves."""
-    saved, roles = saved_by(catalog), recorded_roles(catalog)
-    if rank < saved:
+def withheld(catalog: Catalog, target: Target) -> dict[str, str]:
+    """Label -> why a rank that did not exist takes no state for it: ranks had their own, or a sum would count twice."""
+    saved, roles, labels = saved_by(catalog), recorded_roles(catalog), target.labels()
+    if target.rank < saved:
         return {}
+    summed = {item.label for item in target.objects if item.summed} if saved == 1 else set()
     differing = {label for own in _rows(catalog, labels).values() for label in own}
-    why = f"each of {count(saved, 'rank')} had its own"
-    return {label: why for label in labels if label in differing and is_withheld(roles.get(label))}
+    own = {label for label in labels if label in differing and is_withheld(roles.get(label))}
+    return {
+        **dict.fromkeys(own, f"each of {count(saved, 'rank')} had its own"),
+        **dict.fromkeys(summed, "1 rank saved its sums, which would count twice"),
+    }
 
 
 Rows = dict[int, dict[str, list[Keys]]]

@@ -86,7 +86,7 @@ def plan_restore(catalog: Catalog, target: Target, policy: Policy) -> Plan:
         saved=catalog,
     )
     everyone, catalog = catalog, of_rank(catalog, target.rank, target.world)
-    draft.withheld = withheld(everyone, target.rank, target.labels())
+    draft.withheld = withheld(everyone, target)
     told = tell_ranks(everyone, target.rank, target.world, target.labels())
     catalog, uncut = with_parameters(with_states(catalog), target, policy)
     draft.faults += uncut

@@ -149,7 +149,7 @@ class TargetObject:
     `placement` is the rule of its role (see the role table). `devices` are where the tensors of its present state are,
     by the keys that lead there with a dot before each; `device` is where the others go. `schedule` is set for a
     scheduler of torch, `position` for a loader whose order is known, and `enabled` tells that it is at work: a disabled
-    GradScaler takes no state.
+    GradScaler takes no state. `summed` is set for a metric that adds up what its ranks have.
     """
 
     role: str
@@ -161,6 +161,7 @@ class TargetObject:
     schedule: TargetSchedule | None = None
     position: Position | None = None
     enabled: bool = True
+    summed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

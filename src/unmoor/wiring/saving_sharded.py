@@ -25,6 +25,7 @@ from unmoor.live.content import Content
 from unmoor.report.restore import receipt_text
 from unmoor.values.ranks import RANKS
 from unmoor.values.report import Receipt
+from unmoor.values.text import listing
 
 from .saving import writer
 from .saving_flat import SUFFIX
@@ -116,14 +117,15 @@ def prepare_sharded(
     hold_equal(meeting, content, live_sums(meeting, content, compared.strict), path)
     share = share_of(content, compared.own.tree, meeting.rank)
     shares = meeting.to_first(_told(share) if meeting.rank else _told(replace(share, frame=None, promise={})))
-    staging, completion, nbytes = None, None, share.nbytes
+    staging, completion, nbytes, labels = None, None, share.nbytes, list[str]()
     if shares is not None:
         heard = [json.loads(one) for one in shares]
         nbytes = sum(one["nbytes"] for one in heard)
+        labels = list(dict.fromkeys(str(row[0]) for one in heard for row in (one["frame"] or [0, []])[1]))
         staging = _staged(path, nbytes)
         completion = _completion(staging, path, content, compared, share, heard)
     try:
-        staging = _agreed(meeting, path, staging)
+        staging, labels = _agreed(meeting, path, staging, labels)
     except BaseException:
         if staging is not None:
             discard(staging, path)
@@ -136,6 +138,7 @@ def prepare_sharded(
         counts=content.counts(),
         converted=tuple(content.converted),
         findings=tuple(content.findings),
+        notes=(("ranks", f"{meeting.size}{f'; each has its own {listing(labels, 8)}' if labels else ''}"),),
     )
     return Prepared(job, staging, meeting.rank, receipt, begin, nbytes)
 
@@ -157,10 +160,11 @@ def _staged(path: str, nbytes: int) -> Staging:
         raise save_error(error, path, target, nbytes) from error
 
 
-def _agreed(meeting: Meeting, path: str, staging: Staging | None) -> Staging:
-    """The hidden folder that rank 0 made, once every rank has seen it."""
-    given = None if staging is None else json.dumps([staging.name, staging.token]).encode()
-    found = Staging(*json.loads(meeting.from_first(given)))
+def _agreed(meeting: Meeting, path: str, staging: Staging | None, labels: list[str]) -> tuple[Staging, list[str]]:
+    """The hidden folder that rank 0 made, once every rank has seen it, and what rank 0 says of the ranks' own leaves."""
+    given = None if staging is None else json.dumps([staging.name, staging.token, labels]).encode()
+    name, token, labels = json.loads(meeting.from_first(given))
+    found = Staging(name, token)
     unseen = None
     if not sees(found, path):
         folder = os.path.dirname(os.path.realpath(path))
@@ -171,7 +175,7 @@ def _agreed(meeting: Meeting, path: str, staging: Staging | None) -> Staging:
             path=path,
         )
     meeting.settle(unseen, "looking for the folder that rank 0 made")
-    return found
+    return found, labels
 
 
 def _completion(

@@ -16,6 +16,8 @@ from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_st
 
 from tests.dialects.training import AFTER, BEFORE, batch
 from tests.dialects.writers.deepspeed import gathered, started
+from tests.dialects.writers.deepspeed_layouts import LAYOUTS, engine_of
+from tests.dialects.writers.deepspeed_layouts import held as held_in_one_group
 
 KINDS = ("exp_avg", "exp_avg_sq")
 
@@ -44,11 +46,14 @@ def held(engine: Any, stage: int) -> dict[str, dict[str, torch.Tensor]]:
 
 def resumed(variant: str, folder: str, rank: int, world: int) -> dict[str, Any]:
     """What one run held after loading, its losses, and its learning rates."""
-    stage = int(variant[len("zero")])
-    engine = started(stage, bf16=variant.endswith("bf16"), groups=variant.endswith("groups"))
+    if variant in LAYOUTS:
+        engine = engine_of(variant)
+    else:
+        stage = int(variant[len("zero")])
+        engine = started(stage, bf16=variant.endswith("bf16"), groups=variant.endswith("groups"))
     path, client = engine.load_checkpoint(folder)
     assert path is not None
-    loaded = held(engine, stage)
+    loaded = held_in_one_group(engine) if variant in LAYOUTS else held(engine, stage)
     losses, rates = [], []
     for step in range(BEFORE, BEFORE + AFTER):
         with torch.no_grad():

@@ -33,7 +33,8 @@ def build(seed: int) -> dict[str, Any]:
 
     torch.manual_seed(seed)
     layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.25), nn.Linear(6, 3))
-    model = DistributedDataParallel(layers) if dist.get_world_size() > 1 else layers
+    many = dist.is_initialized() and dist.get_world_size() > 1
+    model = DistributedDataParallel(layers) if many else layers
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * seed)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
     return {
@@ -107,7 +108,8 @@ def restore(rank: int, place: str) -> Any:
     sampler = torch.Generator()
     report = unmoor.restore(place, **run, rng={"sampler": sampler})
     held = {**own(run), "sampler": torch.rand(1, generator=sampler).item(), "report": str(report)}
-    held |= {"extra": dict(report.extra), "left": [c.to_json() for c in report.not_restored]}
+    held |= {"extra": dict(report.extra), "restored": list(report.restored), "notes": dict(report.plan.notes)}
+    held["left"] = [(c.label, c.name, c.before, c.after) for c in report.not_restored]
     return {**held, "next": [train(run, rank) for _ in range(2)]}
 
 
