@@ -12,6 +12,7 @@ from unmoor.plan.policy import Policy
 from unmoor.plan.restore import plan_restore
 from unmoor.values.boxes import Box
 from unmoor.values.catalog import Catalog, Part
+from unmoor.values.plan import Plan
 from unmoor.values.strides import contiguous
 from unmoor.values.target import Slot, Target, TargetGroup, TargetModule, TargetOptimizer, TargetParam
 
@@ -30,14 +31,15 @@ class Planned(NamedTuple):
 
 
 def rank_plan(tensors: int, rank: int, ranks: int) -> Planned:
-    """The plan of `rank` among `ranks`, of a model and Adam's state of `tensors` tensors in one file, rows shared out."""
+    """The plan of one rank of many: a model and Adam's state, `tensors` tensors in one file, their rows shared out."""
     catalog, target = _catalog(tensors // 4), _target(tensors // 4, rank, ranks)
     policy = Policy()
-    planned = seconds(lambda: plan_restore(catalog, target, policy), rounds=3)
-    copies = plan_restore(catalog, target, policy).copies()
-    scheduled = seconds(lambda: bytes_of(copies), rounds=3)
-    own = sum(_nbytes(copy.slot) for copy in copies)
-    return Planned(planned, scheduled, bytes_of(copies), own)
+    made: list[Plan] = []
+    read: list[int] = []
+    planned = seconds(lambda: made.append(plan_restore(catalog, target, policy)), rounds=2)
+    copies = made[-1].copies()
+    scheduled = seconds(lambda: read.append(bytes_of(copies)), rounds=2)
+    return Planned(planned, scheduled, read[-1], sum(_nbytes(copy.slot) for copy in copies))
 
 
 def _nbytes(slot: Slot) -> int:

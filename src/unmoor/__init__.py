@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import convert, describe, device_fallback, load, plan, restore, save, snapshot
+    from .api import convert, describe, device_fallback, load, plan, repartition, restore, save, snapshot
     from .carried import gradients, resumable
     from .distributed.reader import CheckpointReader
     from .errors import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .version import __version__
 
 _HOMES = {
-    "api": ("convert", "describe", "device_fallback", "load", "plan", "restore", "save", "snapshot"),
+    "api": ("convert", "describe", "device_fallback", "load", "plan", "repartition", "restore", "save", "snapshot"),
     "errors": (
         "AmbiguousError",
         "ArgumentConflict",
@@ -115,6 +115,7 @@ __all__ = [
     "gradients",
     "load",
     "plan",
+    "repartition",
     "restore",
     "resumable",
     "save",

@@ -31,6 +31,7 @@ __all__ = [
     "device_fallback",
     "load",
     "plan",
+    "repartition",
     "restore",
     "save",
     "snapshot",
@@ -68,7 +69,11 @@ def describe(path: PathLike) -> Catalog:
 
 
 def device_fallback() -> torch.device:
-    """The device that `model_device="auto"` means here: the current accelerator, else the CPU."""
+    """The device that `model_device="auto"` means: this process's own accelerator, else the CPU.
+
+    Under torchrun that is the device of the local rank, where the program has set no other as the current one. Raises
+    DeviceError where there are more local ranks than devices.
+    """
     from .live.devices import device_fallback as fallback
 
     return fallback()
@@ -258,9 +263,9 @@ def restore(
     rng: True restores every stream that file and process both have; False none; "exact" demands that both have the
         same ones; a dict adds generators of your own by the names they were saved under: all of these must be in the
         file. In a file of others a name is the key of the state; at={"rng[name]": ...} says where else it stands.
-    model_device: where model, loss and EMA are moved first: None (they stay), "auto" (the accelerator if there is
-        one, else the CPU), an index, a tag or a torch.device. Optimizer state goes where its parameter is. A model on
-        the meta device is made there, its parameters the same objects as before.
+    model_device: where model, loss and EMA are moved first: None (they stay), "auto" (this process's own accelerator
+        if there is one, else the CPU), an index, a tag or a torch.device. Optimizer state goes where its parameter is.
+        A model on the meta device is made there, its parameters the same objects as before.
     map_location: as for torch.load, for tensors among the plain values; everything else goes where the live objects
         are. Not together with model_device.
     missing: "error" or "fresh": a live tensor, or the optimizer state of one, that the file lacks. unexpected: "error"
@@ -355,7 +360,7 @@ def load(
 
     path: a checkpoint of torch.save, of unmoor.save, safetensors, or a folder that is one checkpoint: the tree then
         holds the tree of each of its files under the file's name.
-    model_device: None (as stored), "auto" (the accelerator if there is one, else the CPU), an index, a tag or a
+    model_device: None (as stored), "auto" (this process's own accelerator, else the CPU), an index, a tag or a
         torch.device: models go there, optimizer state beside its parameters, metrics and schedulers to the CPU.
     map_location: as for torch.load: a device, a dict of tags, or a callable. Not together with model_device.
     trust: the classes that may be built by code, as a list of classes or "module.name" strings, or the literal
@@ -434,6 +439,51 @@ def convert(
         target,
         form=format,
         only=only,
+        verify=verify,
+        buffer_bytes=buffer_bytes,
+        threads=THREADS,
+        progress=progress,
+    )
+
+
+def repartition(
+    source: PathLike,
+    target: PathLike,
+    *,
+    ranks: int,
+    verify: Verify = "stream",
+    buffer_bytes: int = BUFFER_BYTES,
+    progress: Callable[[int], None] | None = None,
+) -> Receipt:
+    """Write a DeepSpeed checkpoint as another number of ranks would have saved it, so that DeepSpeed loads it there.
+
+    Purely local: one process does it, without torch.distributed, DeepSpeed or the model. Master weights and optimizer
+    state are cut anew, element by element as they are; all else is carried as it stands, objects of DeepSpeed's own
+    among it, which are neither imported nor run. The target appears at once when it is complete and on the disk.
+
+    source: a folder that DeepSpeed's save_checkpoint wrote, of any ZeRO stage: with `latest`, or that of one step.
+    target: the new folder, a directory for load_checkpoint. One that this function made may be replaced.
+    ranks: how many data parallel ranks will load it.
+    verify: every checksum of the source is held against its data before anything is written; "none" checks nothing.
+    buffer_bytes: memory to use, in bytes; no tensor is ever whole in memory.
+    progress: called with the number of bytes written since its last call.
+
+    Learning rates, schedules and counters stay as they are: to go on as before, keep the global batch, that is batch
+    per rank x accumulation x ranks. The run must be configured as the saved one, but for the number of ranks.
+
+    Raises FileError for a source at fault; UnsupportedFile for models that tensor, pipeline or expert parallelism cut,
+    and for shares that are laid out in a way that is not known; SaveError if the disk fails.
+
+    >>> unmoor.repartition("run", "run_on_8", ranks=8)  # doctest: +SKIP
+    """
+    from .wiring.checking import check_buffer
+    from .wiring.repartitioning import repartition_zero
+
+    check_buffer(buffer_bytes)
+    return repartition_zero(
+        source,
+        target,
+        ranks=ranks,
         verify=verify,
         buffer_bytes=buffer_bytes,
         threads=THREADS,

@@ -42,9 +42,12 @@ def resumable(loader: DataLoader[Any], *, skip: Literal["order", "data"] = "orde
         and drops them, so that random augmentation inside of worker processes goes on where it was too. Iterable
         datasets have no indices: their data is always drawn and dropped.
 
-    Raises UsageError for anything else than a DataLoader; a loader with state_dict needs none of this. The iteration
-    raises MismatchError where the batches that were done cannot be drawn again: another dataset, batch size or
-    sampler, or a sampler whose random stream the training draws from too.
+    On another number of ranks the position is that of all ranks together, and what is left of the epoch is dealt out to
+    those there are now, for samplers whose order is known: see position= of restore.
+
+    Raises UsageError for anything else than a DataLoader; a loader with state_dict needs none of this. restore raises
+    MismatchError for another dataset, seed or order; the iteration does where the batches that were done are not those
+    that come again: a sampler that gives others, or whose random stream the training draws from too.
 
     >>> loader = unmoor.resumable(DataLoader(data, batch_size=8, shuffle=True))  # doctest: +SKIP
     >>> unmoor.save("run/step_1000.pt", model=model, loader=loader)  # doctest: +SKIP

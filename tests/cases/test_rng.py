@@ -308,7 +308,9 @@ def test_more_ranks_than_saved_each_have_a_stream_of_their_own(two_ranks: Path) 
 
 def test_a_new_rank_is_no_exact_one(two_ranks: Path) -> None:
     """C04: rng="exact" refuses the ranks that would derive their streams, and no other."""
-    restore_as(1, 4, two_ranks, rng="exact")
-    with refused(unmoor.MismatchError) as caught:
+    streams = (Stream("torch-cpu", "cpu"), Stream("numpy", "numpy"), Stream("python", "python"))
+    plans = [plan_rng(unmoor.describe(two_ranks), streams, Policy(rng="exact"), rank=r, world=4) for r in range(4)]
+    assert [len(plan.faults) for plan in plans] == [0, 0, 1, 1]
+    assert plans[2].faults[0].message == "torch, numpy, python: 2 ranks saved, and rank 2 was none of them"
+    with refused(unmoor.MismatchError):
         restore_as(2, 4, two_ranks, rng="exact")
-    assert "2 ranks saved, and rank 2 was none of them" in str(caught.value)

@@ -260,7 +260,7 @@ STEPS = {"exchange": 11, "two renames": 12}
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the exchange in one step is tried on Linux")
 @pytest.mark.parametrize(("way", "step"), [(way, step) for way, steps in STEPS.items() for step in range(1, steps + 1)])
 def test_killed_at_any_point_a_whole_folder_is_left(old, way, step):
-    """At each step the path holds the old folder or the new one, whole; between two renames the old one is beside it.
+    """At each step the path holds the old folder or the new one; between two renames the old one is beside it.
 
     The next save finishes what was cut off, and takes its own place.
     """
@@ -279,12 +279,12 @@ def test_killed_at_any_point_a_whole_folder_is_left(old, way, step):
 
 
 def test_what_was_cut_off_is_told_and_taken_back(old):
-    """A path whose folder was put aside and never replaced: describing says where it is, the next save takes it back."""
+    """A path whose folder was put aside and never replaced: describing tells of it, the next save takes it back."""
     import unmoor
 
     aside = old.parent / f".run.unmoor-{os.getpid()}-0123abcd.old"
     old.rename(aside)
-    with pytest.raises(NotACheckpoint, match="killed between") as caught:
+    with pytest.raises(NotACheckpoint, match="a save was killed") as caught:
         unmoor.describe(old)
     assert str(aside) in caught.value.details[0]
     staging = stage(str(old), own=own)

@@ -197,6 +197,15 @@ def test_plain_torch_opens_what_save_writes(tmp_path):
     assert equal(fresh.optimizer.state_dict()["state"], run.optimizer.state_dict()["state"])
 
 
+def test_empty_bytes_open_with_the_safe_default(tmp_path):
+    """Pickle calls a class for b"" that torch's safe loading refuses; as values, keys and in sets they are written so."""
+    tree = {"a": b"", "b": {b"": 1, (2, b""): b"x"}, "c": {b"", 3}, "d": [b"", (b"",)]}
+    unmoor.save(tmp_path / "x.pt", tree)
+    assert torch.load(tmp_path / "x.pt") == tree == unmoor.load(tmp_path / "x.pt")
+    unmoor.save(tmp_path / "y.pt", unmoor.snapshot(rng=False, **tree))
+    assert torch.load(tmp_path / "y.pt") == tree
+
+
 def test_save_takes_a_tree_as_torch_save_does(tmp_path):
     """unmoor.save(path, tree) is a drop-in: the same tree comes back from torch.load and from unmoor.load."""
     big = torch.arange(1000.0)

@@ -46,7 +46,7 @@ def main() -> int:
     """Every pair of worlds, each way to share, both orders."""
     wrong, tried, refused = [], 0, 0
     for saved, live, split, now, shuffle, number, stateful in itertools.product(
-        (1, 2, 3, 4), (1, 2, 3, 4), (True, False), (True, False), (True, False), (1, 2), (True, False)
+        (1, 2, 3, 4), (1, 2, 3, 4), (True, False), (True, False), (True, False), (2,), (True, False)
     ):
         whole = [flat(batch) for batch in batches(loaders(1, 1, split=False, shuffle=shuffle)[0])]
         order = flat(whole)

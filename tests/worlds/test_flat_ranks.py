@@ -105,7 +105,7 @@ def test_the_optimizer_alone_where_one_module_was_wrapped(saved: tuple[Path, dic
 
 
 def test_the_report_of_the_field(tmp_path: Path) -> None:
-    """pytorch/pytorch#73884: 13 of 26 elements a rank, under id 0; both files give state by parameter."""
+    """C86: 13 of 26 elements a rank, under id 0; both files give state by parameter (pytorch/pytorch#73884)."""
     model, optimizer, wanted = halves(tmp_path)
     unmoor.restore(tmp_path, model=model, optimizer=optimizer, rng=False)
     for name, parameter in model.named_parameters():
@@ -116,7 +116,7 @@ def test_the_report_of_the_field(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("file", "needed"), [("optim_rank0.pt", 1), ("optim_rank1.pt", None), ("model_rank0.pt", 1)])
 def test_one_file_alone_says_which_others_it_needs(tmp_path: Path, file: str, needed: int | None) -> None:
-    """The share of rank 0 tells how many ranks there were; any other may be the shorter last one."""
+    """C86: the share of rank 0 tells how many ranks there were; any other may be the shorter last one."""
     model, optimizer, _ = halves(tmp_path)
     role = {"model": model} if file.startswith("model") else {"optimizer": optimizer}
     with pytest.raises(unmoor.MismatchError) as failed:

@@ -66,5 +66,5 @@ def test_sharded_runs_go_on_as_torch_has_them(files, folders, world, layouts):
 @pytest.mark.parametrize("world", [2, 3])
 def test_every_state_is_in_the_form_that_stepping_makes(files, world):
     """Momentum is a DTensor, counters are plain, accumulators begin where the class begins: switch by switch."""
-    layouts = ["fsdp2", "fsdp1", *(["tp"] if world == 2 else ["fsdp1 flat"])]
+    layouts = ["fsdp2", "fsdp1", "fsdp1 flat"]
     assert_equal(world, [(x, o, files[o], f"{files[o]}.whole") for x in layouts for o in SMALL])

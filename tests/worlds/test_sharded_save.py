@@ -1,4 +1,4 @@
-"""State that ranks hold together, saved as a folder: what torch reads of it, what unmoor does, and what failures leave."""
+"""State that ranks hold together, saved as a folder: what torch and unmoor read of it, and what failures leave."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_plain_torch_reads_the_folder_in_one_process(saves, name):
 
 @pytest.mark.parametrize("name", SHARDED)
 def test_one_process_restores_the_run(saves, name):
-    """Parameters, buffers of rank 0, optimizer by name, scheduler, scaler: as torch gathered them, and nothing left out."""
+    """Parameters, buffers of rank 0, optimizer by name, scheduler, scaler: as torch gathered them."""
     run, whole = build(LAYOUTS["plain"], 0, seed=7), whole_of(saves, name)
     report = unmoor.restore(saves / name / "run", **run.roles)
     model, optimizer = get_state_dict(run.model, run.optimizer)
@@ -73,7 +73,7 @@ def test_one_process_restores_the_run(saves, name):
 
 @pytest.mark.parametrize("name", SHARDED)
 def test_nothing_is_written_twice(saves, name):
-    """Boxes of all entries lie apart but for tied names, and the tensors of a run count once, whatever ranks there are."""
+    """Boxes of all entries lie apart but for tied names, whatever ranks there are."""
     catalog = unmoor.describe(saves / name / "run")
     run = {e.keys: e for e in catalog.tensors if e.keys[0] in ("model", "optimizer")}
     places = {}
@@ -123,7 +123,11 @@ def equal(one, other):
     if isinstance(one, dict):
         pairs = zip(one.items(), other.items(), strict=True)
         marks = [getattr(tree, "_metadata", None) for tree in (one, other)]
-        return type(one) is type(other) and marks[0] == marks[1] and all(a == b and equal(v, w) for (a, v), (b, w) in pairs)
+        return (
+            type(one) is type(other)
+            and marks[0] == marks[1]
+            and all(a == b and equal(v, w) for (a, v), (b, w) in pairs)
+        )
     if isinstance(one, list | tuple):
         return type(one) is type(other) and len(one) == len(other) and all(map(equal, one, other))
     if hasattr(one, "dtype"):
@@ -155,7 +159,7 @@ def test_parts_of_any_kind_become_whole(odd):
 
 
 def test_ties_stay_ties(odd):
-    """One tensor under two names is written once, described as shared, and is one tensor again; plain torch has both."""
+    """One tensor under two names is written once and is one tensor again; plain torch reads both names."""
     tree, catalog = unmoor.load(odd[0] / "odd"), unmoor.describe(odd[0] / "odd")
     assert tree["tied"][0].data_ptr() == tree["tied"][1].data_ptr()
     assert tree["parts"]["rows"].data_ptr() == tree["parts"]["twin"].data_ptr()
@@ -177,9 +181,9 @@ def test_the_receipt_is_the_same_on_all_ranks(odd):
 
 
 def test_a_newer_save_takes_the_place_of_an_older_one(odd):
-    """The folder holds the last save that ended well, its own files, and nothing is left beside it by those that failed."""
+    """The folder holds the last save that ended well, its own files, and those that failed left nothing."""
     first = [".metadata", "__0_0.distcp", "__1_0.distcp", "unmoor-manifest.json"]
-    folders = {"kept": first, "made": first, "mine": ["notes.txt"], "node-0": [], "node-1": []}
+    folders = {"kept": first, "later": first, "made": first, "mine": ["notes.txt"], "node-0": [], "node-1": []}
     left = ["file.pt", *folders, *(f"{name}/{file}" for name, files in folders.items() for file in files)]
     assert unmoor.load(odd[0] / "kept")["step"] == 2
     for rank in odd[1]:
@@ -218,7 +222,7 @@ def test_a_folder_on_one_node_only_names_the_rank_that_does_not_see_it(odd):
 
 
 def test_an_optimizer_without_names_is_kept_by_number(tmp_path):
-    """Where parameters have no names, state goes by the numbers that the optimizer gives them, and comes back as numbers."""
+    """Where parameters have no names, state goes by the numbers that the optimizer gives them."""
     from unmoor.distributed.saving import share_of
 
     weight = torch.nn.Parameter(torch.ones(3))
@@ -255,7 +259,9 @@ def folder(odd, tmp_path):
 def test_a_damaged_manifest_is_no_obstacle(folder, broken):
     """Without a manifest that can be read the folder is one of torch.distributed.checkpoint; a damaged one is told."""
     manifest = folder / "unmoor-manifest.json"
-    manifest.unlink() if broken == "missing" else manifest.write_text({"empty": "", "no JSON": "{", "a list": "[1]"}[broken])
+    manifest.unlink() if broken == "missing" else manifest.write_text(
+        {"empty": "", "no JSON": "{", "a list": "[1]"}[broken]
+    )
     catalog = unmoor.describe(folder)
     assert catalog.manifest is None
     assert {entry.path for entry in catalog.tensors} == {"w"}
@@ -263,7 +269,7 @@ def test_a_damaged_manifest_is_no_obstacle(folder, broken):
 
 
 def test_a_manifest_of_another_save_is_left_out(folder):
-    """torch.distributed.checkpoint saves over our folder and leaves our manifest: it is told, and what is there is read."""
+    """torch.distributed.checkpoint saves over our folder and leaves our manifest: what is there is read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dcp.save({"w": torch.ones(2), "other": 5}, checkpoint_id=folder, no_dist=True)
@@ -297,7 +303,7 @@ def _other_leaf(manifest):
     ("change", "said"),
     [
         (_without_leaf, "its tree has 1 entry, .metadata 2 entries"),
-        (_other_size, "__1_0.distcp: saved with"),
+        (_other_size, "__1_0.distcp: saved as"),
         (_other_sum, ".metadata: saved as"),
         (_no_frame, "the frame of its tree is none"),
         (_other_leaf, "nothing"),
@@ -312,6 +318,17 @@ def test_a_manifest_that_contradicts_its_own_save_is_found(folder, change, said)
     with pytest.raises(CorruptFile, match="contradict each other") as caught:
         unmoor.describe(folder)
     assert said in str(caught.value)
+
+
+def test_a_shard_of_another_save_is_found(odd, folder):
+    """A file of another step has the same names, sizes and places, and sound checksums of its own: its sum differs."""
+    shard, other = folder / "__1_0.distcp", (odd[0] / "later" / "__1_0.distcp").read_bytes()
+    assert len(other) == shard.stat().st_size
+    shard.write_bytes(other)
+    with pytest.raises(CorruptFile, match=r"contradict each other\n  __1_0\.distcp: saved as"):
+        unmoor.describe(folder)
+    (folder / "unmoor-manifest.json").unlink()
+    assert unmoor.describe(folder).dialect == "plain"
 
 
 @pytest.mark.parametrize("depth", [200, 100_000])
@@ -332,7 +349,9 @@ def test_c55_latest_points_to_an_unfinished_folder(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for step in (5, 10, 20):
-            dcp.save({"model": {"w": torch.ones(3)}, "step": step}, checkpoint_id=tmp_path / f"step_{step}", no_dist=True)
+            dcp.save(
+                {"model": {"w": torch.ones(3)}, "step": step}, checkpoint_id=tmp_path / f"step_{step}", no_dist=True
+            )
     (tmp_path / "step_20" / ".metadata").unlink()
     shard = next((tmp_path / "step_20").glob("*.distcp"))
     shard.write_bytes(shard.read_bytes()[:-700])

@@ -25,7 +25,7 @@ def unfinished(path: str) -> bool:
 
 
 def cut_off(path: str) -> str:
-    """The older folder that a save to `path` put aside and was killed before it could put the new one there; "" for none."""
+    """The older folder that a save to `path` put aside before it was killed; "" where it did not."""
     if os.path.lexists(path):
         return ""
     folder, name = os.path.split(path.rstrip(os.sep))

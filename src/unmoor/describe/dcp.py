@@ -64,6 +64,8 @@ def _describe(path: str, prefix: str) -> Catalog:
     found = _read_items(path, folder, prefix)
     values = _values(folder, found)
     found.complain(path)
+    sums = {name: [found.sizes[name], found.sums.get(name, 0)] for name in sorted(found.sizes)}
+    beside.check_files(path, sums)
     tree, moved = beside.tree(values), 0
     if tree is None:
         tree = restored_forms(grown(((folder.paths[key], values[key]) for key in folder.paths), path))
@@ -80,7 +82,12 @@ def _describe(path: str, prefix: str) -> Catalog:
         findings=[*_findings(path, found, moved), *beside.findings],
         manifest=beside.manifest,
         entries={key: (folder.paths[key], values[key]) for key in folder.paths},
-        facts={"files": [prefix + name for name in found.sizes], "items": found.items, "dcp_version": folder.version},
+        facts={
+            "files": [prefix + name for name in found.sizes],
+            "items": found.items,
+            "dcp_version": folder.version,
+            "sums": sums,
+        },
     )
     return assemble(Outline(path, size + sum(found.sizes.values())), contents)
 
@@ -136,12 +143,16 @@ class _Found:
     inner: dict[str, list[Storage]] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     data_faults: dict[str, str] = field(default_factory=dict)
     items: int = 0
 
     def take(self, wanted: _Wanted, item: Item, *, tensor: bool) -> None:
         self.items += 1
+        crcs = [storage.crc32 or 0 for storage in item.storages]
+        before = self.sums.get(wanted.place.file, 0)
+        self.sums[wanted.place.file] = zlib.crc32(repr((wanted.place.at, crcs)).encode(), before)
         self.values[wanted.key, wanted.number] = item.value
         if item.fault and item.storages:
             self.data_faults[item.storages[0].key] = item.fault

@@ -37,6 +37,22 @@ class Beside:
         """The tree that the manifest tells of, of the values by flat key; None without a manifest."""
         return None if self.manifest is None else rebuilt(self.manifest["frame"], values)
 
+    def check_files(self, path: str, sums: Mapping[str, list[int]]) -> None:
+        """Hold bytes and checksum of each file of the folder against the manifest's: it may be of another save.
+
+        The checksum is one over those of all tensors in the file, in the order in which they lie there.
+        """
+        recorded = (self.manifest or {}).get("files")
+        rows = recorded.items() if isinstance(recorded, dict) else ()
+        _complain(
+            path,
+            [
+                f"{name}: saved as {row} (bytes and checksum), is {sums.get(name)}"
+                for name, row in rows
+                if sums.get(name) != row
+            ],
+        )
+
 
 def read_beside(path: str, save_id: str, crc: tuple[int, int], keys: Mapping[str, Any]) -> Beside:
     """The manifest of the folder `path` whose `.metadata` names `save_id` and `keys`, and has those bytes and CRC-32.
@@ -52,7 +68,11 @@ def read_beside(path: str, save_id: str, crc: tuple[int, int], keys: Mapping[str
     if manifest.get("save_id") != save_id or not save_id:
         text = f"{MANIFEST} is of another save than .metadata: the folder is described without it"
         return Beside(findings=(_finding(text),))
-    faults = list(_faults(path, manifest, crc, keys))
+    _complain(path, list(_faults(manifest, crc, keys)))
+    return Beside(manifest)
+
+
+def _complain(path: str, faults: list[str]) -> None:
     if faults:
         more = [f"and {len(faults) - _SHOWN:,} more"] if len(faults) > _SHOWN else []
         raise CorruptFile(
@@ -62,7 +82,6 @@ def read_beside(path: str, save_id: str, crc: tuple[int, int], keys: Mapping[str
             "folder of torch.distributed.checkpoint.",
             path=path,
         )
-    return Beside({key: value for key, value in manifest.items() if key != "files"})
 
 
 def _finding(text: str) -> Finding:
@@ -81,16 +100,9 @@ def _read(place: str) -> dict[str, Any] | None:
     return manifest if isinstance(manifest, dict) else None
 
 
-def _faults(path: str, manifest: Mapping[str, Any], crc: tuple[int, int], keys: Mapping[str, Any]) -> Any:
+def _faults(manifest: Mapping[str, Any], crc: tuple[int, int], keys: Mapping[str, Any]) -> Any:
     if manifest.get("metadata") != list(crc):
         yield f".metadata: saved as {manifest.get('metadata')} (bytes and CRC-32), is {list(crc)}"
-    files = manifest.get("files")
-    for name, row in files.items() if isinstance(files, dict) else ():
-        saved = row[0] if isinstance(row, list) and row else None
-        place = os.path.join(path, os.path.basename(str(name)))
-        found = os.stat(place).st_size if os.path.isfile(place) else None
-        if found != saved:
-            yield f"{name}: saved with {saved} bytes, {'is missing' if found is None else f'has {found}'}"
     try:
         named = list(leaf_keys(manifest.get("frame")))
         rebuilt(manifest.get("frame"), dict.fromkeys(named))

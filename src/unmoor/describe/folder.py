@@ -56,7 +56,7 @@ def describe_path(path: str | os.PathLike[str]) -> Catalog:
     text = path_text(path)
     if older := cut_off(text):
         raise NotACheckpoint(
-            f"{text} is not there: a save was killed between putting the older checkpoint aside and the new one in place",
+            f"{text} is not there: a save was killed after it had put the older checkpoint aside",
             details=[f"the older one is whole, in {older}"],
             remedy=f"Rename it to {text}; the next save there does that too.",
             path=text,
@@ -128,8 +128,8 @@ def _dcp(folder: _Folder) -> Catalog:
         newest = newest_complete(folder.path, describe_path)
         instead = f"The newest complete one beside it is {newest}" if newest else "Use the checkpoint before it."
         raise CorruptFile(
-            f"{real_name(folder.path)} holds the shards of a distributed checkpoint and no {METADATA}, which is written "
-            "last",
+            f"{real_name(folder.path)} holds the shards of a distributed checkpoint and no {METADATA}, "
+            "which is written last",
             remedy=f"The save was interrupted. {instead}",
             path=folder.path,
         )

@@ -159,7 +159,6 @@ class Layout:
             if runs:
                 yield name, runs
 
-
     def _in_order(self, unit: int) -> bool:
         """Whether the maps name the parameters of a unit in the order of their shapes."""
         told: list[str] = []

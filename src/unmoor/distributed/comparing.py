@@ -20,6 +20,7 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.ranks import Keys, ranks_text
 from unmoor.values.text import columns, count, key_text, listing
 
+from .completing import complete_states, lacks_states
 from .meeting import Meeting
 
 __all__ = ["Compared", "compare", "described_sums", "hold_equal", "live_sums"]
@@ -49,17 +50,22 @@ class Compared:
     arrays: tuple[Keys, ...] = ()
 
 
-def compare(meeting: Meeting, content: Content, path: str) -> Compared:
+def compare(meeting: Meeting, content: Content, path: str, *, completed: bool = False) -> Compared:
     """Meet the other ranks and find in what they differ.
+
+    A rank that lacks optimizer state because it holds nothing of a parameter is given it first (`completed`: it was).
 
     Raises RanksDiffer on every rank for what replicas must share: names, shapes and dtypes of modules, everything of
     optimizers but the values of tensors, for which see `hold_equal`.
     """
     prints = fingerprint(content)
-    mine = {"heads": prints.heads(), "spread": bool(content.held)}
+    mine = {"heads": prints.heads(), "spread": bool(content.held), "lacks": not completed and lacks_states(content)}
     found = meeting.to_first(json.dumps(mine).encode())
     answer = None if found is None else json.dumps(_first_rows(prints, [json.loads(one) for one in found])).encode()
     first = json.loads(meeting.from_first(answer))
+    if first["lacks"]:
+        complete_states(meeting, content)
+        return compare(meeting, content, path, completed=True)
     own, faults = Own({}), []
     if meeting.rank:
         rows = {key: [(tuple(keys), digest) for keys, digest in row] for key, row in first["rows"].items()}
@@ -129,6 +135,7 @@ def _first_rows(prints: Fingerprint, found: Sequence[Mapping[str, Any]]) -> dict
     odd = [key for key in heads if any(one["heads"].get(key) != heads[key] for one in found)]
     return {
         "spread": any(one["spread"] for one in found),
+        "lacks": any(one["lacks"] for one in found),
         "root": list(heads),
         "rows": {key: [[list(keys), digest] for keys, digest in prints.rows[key]] for key in odd},
     }

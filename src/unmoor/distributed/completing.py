@@ -17,9 +17,14 @@ from unmoor.live.held import Held
 
 from .meeting import Meeting
 
-__all__ = ["complete_states"]
+__all__ = ["complete_states", "lacks_states"]
 
 Keys = tuple[Any, ...]
+
+
+def lacks_states(content: Content) -> bool:
+    """Whether parts of tensors are saved, and some parameter of an optimizer has no state on this rank."""
+    return bool(content.held) and any(len(node["state"]) < _params(node) for _, node in _optimizers(content))
 
 
 def complete_states(meeting: Meeting, content: Content) -> None:
@@ -28,9 +33,6 @@ def complete_states(meeting: Meeting, content: Content) -> None:
     What other ranks hold is Held without parts; plain values and tensors of no dimension are theirs.
     """
     optimizers = dict(_optimizers(content))
-    lacking = bool(content.held) and any(len(node["state"]) < _params(node) for node in optimizers.values())
-    if b"1" not in meeting.gather(b"1" if lacking else b"0"):
-        return
     told = [[list(keys), number, entry] for keys, node in optimizers.items() for number, entry in _first_held(node)]
     for row in meeting.gather(_packed(told)):
         for keys, number, entry in torch.load(io.BytesIO(row), weights_only=True):
@@ -80,9 +82,9 @@ def _filled(content: Content, keys: Keys, entry: Mapping[str, Any]) -> dict[str,
     made: dict[str, Any] = {}
     for key, (kind, *said) in entry.items():
         if kind == "held":
-            made[key] = content.held[*keys, key] = Held(torch.Size(said[0]), said[1], torch.device("cpu"), ())
+            made[key] = content.held[(*keys, key)] = Held(torch.Size(said[0]), said[1], torch.device("cpu"), ())
         else:
             made[key] = said[0]
             if isinstance(said[0], torch.Tensor):
-                content.tensors[*keys, key] = said[0]
+                content.tensors[(*keys, key)] = said[0]
     return made

@@ -1,8 +1,8 @@
-"""torch.distributed.checkpoint set to work: at once or in the background, and what it says of a failure in our words."""
+"""torch.distributed.checkpoint set to work, at once or in the background, and its failures as our errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import distributed as dist
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from unmoor.errors import RankError, SaveError, UnmoorError, UsageError
 from unmoor.live.snapshots import staged
@@ -34,19 +34,17 @@ class Job:
     folder: str
     path: str
     group: Any
-    complete: Callable[[str, Mapping[str, tuple[int, int]]], None]
+    complete: Callable[[str], None]
     progress: Callable[[int], None] | None = None
 
     def writer(self) -> Writer:
         """Torch's writer for it."""
-        return Writer(
-            self.folder, path=self.path, share=self.share, complete=self.complete, progress=self.progress
-        )
+        return Writer(self.folder, path=self.path, share=self.share, complete=self.complete, progress=self.progress)
 
 
 def write(job: Job) -> Any:
     """Write with all ranks of the group; the folder's metadata. Raises what `failure_of` explains."""
-    return dcp.save(
+    return save(
         job.share.values,
         storage_writer=job.writer(),
         planner=SavePlanner(job.share.paths),
@@ -66,8 +64,8 @@ def stage(job: Job, *, copied: bool) -> Job:
 
 
 def write_behind(job: Job) -> Future[Any]:
-    """Write what `stage` gave in the background, with all ranks of the group; the folder's metadata, once it is done."""
-    future: Any = dcp.async_save(
+    """Write what `stage` gave in the background, with all ranks of the group; in the end the folder's metadata."""
+    future: Any = async_save(
         job.share.values,
         storage_writer=job.writer(),
         planner=SavePlanner(job.share.paths),
@@ -106,7 +104,8 @@ def own_failure(error: BaseException, path: str, rank: int, told: Told) -> BaseE
 def failure_of(error: BaseException, path: str, rank: int, told: Told) -> BaseException:
     """What a rank raises for an error of the engine: its own, or one with a line for each rank that failed."""
     own = own_failure(error, path, rank, told)
-    causes = {n: _said(found[0], told) for n, found in error.failures.items()} if own is None else {rank: own}
+    others = error.failures if own is None and isinstance(error, CheckpointException) else {}
+    causes = {rank: own} if own is not None else {number: _said(found[0], told) for number, found in others.items()}
     if own is not None and (isinstance(own, UnmoorError) or not isinstance(own, Exception)):
         return own
     remedies = [cause.remedy for cause in causes.values() if isinstance(cause, UnmoorError) and cause.remedy]
@@ -146,7 +145,7 @@ _beside: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def _apart(group: Any) -> Any:
-    """A group of the same ranks over gloo, for what must not meet the run's own collectives; made once, by all ranks."""
+    """A group of the same ranks over gloo, for what must not meet the run's own collectives; all ranks make it once."""
     if group not in _beside:
         if not dist.is_gloo_available():
             raise UsageError(

@@ -120,6 +120,15 @@ class Exchange:
         """Take this rank's posting away."""
         self._board.drop(self._key(f"r{self._rank}"))
 
+    def scrub(self) -> None:
+        """Take away what nobody reads of an exchange that was closed before all had come; that it was, and why, stays.
+
+        A rank that comes later must find it closed, and so must one of a group that is made anew over the same store.
+        """
+        self.withdraw()
+        for name in ("odd", "first"):
+            self._board.forget(self._key(name))
+
     def clear(self) -> None:
         """Take everything away, once all ranks are done with it."""
         for rank in range(self._size):

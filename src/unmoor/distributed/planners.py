@@ -38,7 +38,12 @@ class SavePlanner(DefaultSavePlanner):
         super().__init__(flatten_state_dict=True, flatten_sharded_tensors=False)
         self._paths = paths
 
-    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def set_up_planner(
+        self,
+        state_dict: Any,
+        storage_meta: Any = None,
+        is_coordinator: bool = False,  # noqa: FBT001, FBT002 - torch's own signature
+    ) -> None:
         """Take a rank's state dict."""
         if self._paths is None:
             super().set_up_planner(state_dict, storage_meta, is_coordinator)
@@ -72,13 +77,15 @@ class SavePlanner(DefaultSavePlanner):
 def _items(key: str, value: Any) -> list[WriteItem]:
     if isinstance(value, torch.Tensor) and not _holds_parts(value) and _is_composite(value):
         return [WriteItem(index=MetadataIndex(key), type=WriteItemType.BYTE_IO)]
-    made: list[WriteItem] = _create_write_items(key, value)  # type: ignore[no-untyped-call]
+    made: list[WriteItem] = _create_write_items(key, value)
     return made
 
 
 def _is_composite(tensor: torch.Tensor) -> bool:
     """Whether a tensor is more than numbers in one storage, so that it is saved as a value and not as a box."""
-    return tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+    return (
+        tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+    )
 
 
 def _in_order(plans: Sequence[SavePlan]) -> dict[str, tuple[str | int, ...]]:

@@ -1,7 +1,8 @@
 """One call of all ranks of a group as a row of exchanges: arriving, waiting, giving up, going, leaving nothing behind.
 
 Each process counts its own rounds; the count names the keys on the store, so that calls follow each other in the same
-order everywhere. A round that a rank gave up before all had come is passed over by those who come later.
+order everywhere. A round that a rank gave up before all had come is passed over by those who come later, which is why
+two small keys of it stay; of any other round nothing does.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Round:
         self._number: int | None = None
         self._step = 0
         self._left = False
+        self._missed = False
         self._beat = 0.0
         self._beats: dict[int, int] = {}
 
@@ -55,8 +57,8 @@ class Round:
             if self._step:
                 self._fall(why)
             self.past += [why] if why is not None else []
-            self.leave()
-            self._number, self._left = None, False
+            self._exchange().scrub()
+            self._number = None
         exchange = self._exchange()
         self._wait(exchange, stage)
         if self._step:  # all have come here, so all have read what was posted before
@@ -79,9 +81,10 @@ class Round:
         if self._number is None or self.over:
             return False
         why = self._farewell("", cause=Cause.of(error))
-        if not self._exchange().close(why) and self._exchange().complete():
+        if not self._exchange().close(why) and self._exchange().why() is None:  # all had come: they wait at the next
             self._step += 1
             self._exchange().close(why)
+        self._missed = not self._step
         return True
 
     def leave(self) -> None:
@@ -89,13 +92,16 @@ class Round:
         if self._number is None or self._left:
             return
         self._left = True
+        if self._missed:
+            self._exchange().scrub()
+            return
         gone = [f"{self._number}/left/{member}" for member in range(self._size)]
         self._board.post(gone[self._member], b"")
-        if not self._board.has(*gone):
+        if not self._board.has(*gone) or self._board.add(f"{self._number}/clearing", 1) > 1:
             return
         for step in range(self._step + 2):  # another rank may have been one exchange ahead
             self._exchange(step).clear()
-        for key in (*map(self._life, range(self._size)), *gone):
+        for key in (*map(self._life, range(self._size)), *gone, f"{self._number}/clearing"):
             self._board.forget(key)
 
     def _join(self, value: bytes, *, compare: bytes | None, odd: bool) -> bool:
@@ -123,6 +129,8 @@ class Round:
 
     def _still_working(self, absent: Sequence[int]) -> bool:
         """Whether all ranks that are waited for have said so since they were last asked."""
+        if not self._step:
+            return False
         counts = {member: self._board.add(self._life(member), 0) for member in absent}
         before, self._beats = self._beats, {**self._beats, **counts}
         return all(number > before.get(member, 0) for member, number in counts.items())
@@ -130,6 +138,7 @@ class Round:
     def _fall(self, why: Farewell | None) -> None:
         """Raise for an exchange that was closed."""
         self.over = True
+        self._missed = not self._step
         self._exchange().withdraw()
         raise said.ended(self.call, why, self._member, self.past)
 

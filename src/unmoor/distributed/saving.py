@@ -11,26 +11,24 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
-from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from unmoor.errors import UsageError
-from unmoor.execute.checksums import crc32
 from unmoor.live.content import Content
 from unmoor.live.held import Held
 from unmoor.live.layouts import strided_parts
 from unmoor.values.beside import NAMES
-from unmoor.values.frames import FrameError, Framed, framed
+from unmoor.values.frames import Framed, FrameError, framed
 from unmoor.values.ranks import RANKS
 
-__all__ = ["Share", "Written", "Writer", "share_of"]
+__all__ = ["Share", "Writer", "share_of"]
 
 _COPIED_AHEAD: Final = 10_000_000
 """Bytes that torch's writer copies from a CUDA device while others are written."""
@@ -86,10 +84,9 @@ def share_of(content: Content, own: Any, rank: int) -> Share:
     if rank == 0:
         return _share(made, made.frame, _aliases(made.leaves))
     spread = {key: value for key, value in made.leaves.items() if isinstance(value, Held)}
-    kept = replace(made, leaves=spread)
     added = _framed({RANKS: {str(rank): own}}) if own else Framed()
     both = Framed({**spread, **added.leaves}, made.paths | added.paths, made.keys | added.keys)
-    return _share(both, _inner(added.frame), _aliases(kept.leaves) | _aliases(added.leaves))
+    return _share(both, _inner(added.frame), _aliases(spread))
 
 
 def _share(made: Framed, frame: Any, aliases: dict[str, str]) -> Share:
@@ -127,9 +124,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def _with_empty(values: dict[str, Any]) -> dict[str, Any]:
     """Tensors without elements have no part anywhere: each is written as the plain tensor that it is."""
     return {
-        key: torch.empty(value.shape, dtype=value.dtype)
-        if isinstance(value, Held) and not value.numel()
-        else value
+        key: torch.empty(value.shape, dtype=value.dtype) if isinstance(value, Held) and not value.numel() else value
         for key, value in values.items()
     }
 
@@ -185,22 +180,11 @@ def _named(state: Any) -> Any:
     return {**{k: v for k, v in state.items() if k != NAMES}, "state": entries, "param_groups": groups}
 
 
-class Written(list[WriteResult]):
-    """The results of one rank, with length and checksum of each file that it wrote."""
-
-    def __init__(self, results: list[WriteResult], files: dict[str, tuple[int, int]]) -> None:
-        super().__init__(results)
-        self.files = files
-
-    def __reduce__(self) -> Any:
-        return Written, (list(self), self.files)
-
-
 class Writer(FileSystemWriter):
     """Torch's writer of files, into a hidden folder.
 
     folder: where that is, made already. path: the name under which it will be known. aliases: as in Share.
-    complete: called on the coordinator, with the save's id and all files, once `.metadata` is in the folder.
+    complete: called on the coordinator, with the save's id, once `.metadata` is in the folder.
     progress: called with bytes written since its last call, by the thread that writes.
     """
 
@@ -210,7 +194,7 @@ class Writer(FileSystemWriter):
         *,
         path: str,
         share: Share,
-        complete: Callable[[str, Mapping[str, tuple[int, int]]], None],
+        complete: Callable[[str], None],
         progress: Callable[[int], None] | None,
     ) -> None:
         ahead = _COPIED_AHEAD if torch.cuda.is_available() else 0
@@ -218,8 +202,7 @@ class Writer(FileSystemWriter):
         self._known_as = path
         self._share = share
         self._complete = complete
-        self._summed = _Summing(progress)
-        self.fs = self._summed
+        self.fs = self._watched = _Watched(progress)
 
     def storage_meta(self) -> StorageMeta:
         """What torch notes of the place, in which the hidden name has no business."""
@@ -235,11 +218,11 @@ class Writer(FileSystemWriter):
         try:
             results = super().write_data(plan, planner).wait() if plan.items else []
         except Exception:
-            if self._summed.failure is not None:
-                raise self._summed.failure from None
+            if self._watched.failure is not None:
+                raise self._watched.failure from None
             raise
         future: Future[list[WriteResult]] = Future()
-        future.set_result(Written(results, dict(self._summed.files)))
+        future.set_result(results)
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -256,19 +239,17 @@ class Writer(FileSystemWriter):
             for alias in names.get(result.index.fqn, ())
         ]
         super().finish(metadata, [*results, twins])
-        files = {name: sums for each in results for name, sums in getattr(each, "files", {}).items()}
-        self._complete(self.save_id, files)
+        self._complete(self.save_id)
 
 
-class _Summing(FileSystem):
-    """Files of which length and checksum are known when they are closed: `files`, by name.
+class _Watched(FileSystem):
+    """Files whose writing is watched: `progress` is told of bytes, `failure` is what the system said to a write.
 
-    `failure` is what the system said to a write; torch.save makes another error of it.
+    Of that torch.save makes an error of its own.
     """
 
     def __init__(self, progress: Callable[[int], None] | None) -> None:
         super().__init__()
-        self.files: dict[str, tuple[int, int]] = {}
         self.failure: OSError | None = None
         self.progress = progress
 
@@ -276,45 +257,34 @@ class _Summing(FileSystem):
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
         """A stream to a file."""
         with super().create_stream(path, mode) as stream:
-            if mode != "wb":
-                yield stream
-                return
-            summed = _Summed(stream, self)
-            yield summed
-            self.files[os.path.basename(path)] = (summed.nbytes, summed.crc)
+            yield _Stream(stream, self) if mode == "wb" else stream
 
 
-@dataclass(slots=True)
-class _Summed(io.IOBase):
+class _Stream(io.IOBase):
     """Passes everything on."""
 
-    stream: Any
-    owner: _Summing
-    nbytes: int = field(default=0)
-    crc: int = field(default=0)
+    def __init__(self, stream: Any, owner: _Watched) -> None:
+        self._stream, self._owner = stream, owner
 
     def write(self, data: Any) -> int:
         try:
-            self.stream.write(data)
+            nbytes: int = self._stream.write(data)
         except OSError as error:
-            self.owner.failure = error
+            self._owner.failure = error
             raise
-        nbytes = memoryview(data).nbytes
-        self.crc = crc32(data, self.crc)
-        self.nbytes += nbytes
-        if self.owner.progress is not None:
-            self.owner.progress(nbytes)
+        if self._owner.progress is not None:
+            self._owner.progress(nbytes)
         return nbytes
 
     def tell(self) -> int:
-        return self.nbytes
+        return int(self._stream.tell())
 
     def writable(self) -> bool:
         return True
 
     def fileno(self) -> int:
-        return int(self.stream.fileno())
+        return int(self._stream.fileno())
 
     def flush(self) -> None:
-        if not self.stream.closed:
-            self.stream.flush()
+        if not self._stream.closed:
+            self._stream.flush()

@@ -30,7 +30,7 @@ from unmoor.values.strides import contiguous
 
 from .filling import Filler, Wanted, read_whole
 from .planners import SavePlanner
-from .saving import Share, Writer, Written
+from .saving import Share, Writer
 from .stored_sources import Sources
 
 __all__ = ["BOX_BYTES", "BoxWriter", "save_stored", "share_stored"]
@@ -178,7 +178,7 @@ class BoxWriter(Writer):
             stream.flush()
             os.fsync(stream.fileno())
         future: Future[list[WriteResult]] = Future()
-        future.set_result(Written(results, dict(self._summed.files)))
+        future.set_result(results)
         return future
 
 

@@ -137,21 +137,35 @@ class ZeroTrees:
         return found
 
     @cached_property
-    def _lean(self) -> bool:
-        """Whether weights were saved without the padding at their end."""
+    def _lean_weights(self) -> bool:
+        """Whether weights were saved without the padding at their end; DeepSpeed loads either where nothing tells."""
+        usual = self.layout.stage < 3 and "zero_stage" in self.layout.states[0]
+        return self._is_lean(self.layout.master, usual)
+
+    @cached_property
+    def _lean_state(self) -> bool:
+        usual = not isinstance(self.layout.states[0][self._states], Mapping)
+        return self._is_lean(self._any_flat, usual)
+
+    def _any_flat(self, rank: int, unit: int) -> TensorNode | None:
+        nodes = self.layout.state(rank, unit).values()
+        return next((node for node in nodes if type(node) is TensorNode and len(node.shape) == 1), None)
+
+    def _is_lean(self, part: Callable[[int, int], Any], usual: bool) -> bool:  # noqa: FBT001
+        """Whether the shares of a kind lack the padding at their end; `usual` where none has any."""
         told = [
-            self.layout.master(rank, unit).shape[0] < self.old.size(unit)
+            part(rank, unit).shape[0] < self.old.size(unit)
             for unit in range(self.layout.units)
             for rank in range(self.layout.world)
-            if self.old.padding(unit, rank)
+            if self.old.padding(unit, rank) and part(rank, unit) is not None
         ]
-        return any(told) if told else self.layout.stage < 3 and "zero_stage" in self.layout.states[0]
+        return any(told) if told else usual
 
     def _state_dict(self, rank: int, saved: Mapping[str, Any]) -> dict[str, Any]:
         units = range(len(self.new.units))
         made = {**saved, self._states: self._base(rank, saved[self._states])}
         made[self._masters] = [
-            self._share(rank, unit, self.layout.master, f"rank {rank}, weights {unit}", lean=self._lean)
+            self._share(rank, unit, self.layout.master, f"rank {rank}, weights {unit}", lean=self._lean_weights)
             for unit in units
         ]
         if "partition_count" in saved:
@@ -178,9 +192,8 @@ class ZeroTrees:
 
     def _base(self, rank: int, saved: Any) -> Any:
         """The optimizer's state, in the form in which it was saved: of torch's own, or a list without paddings."""
-        elastic = not isinstance(saved, Mapping)
-        states = [self._unit_state(rank, unit, lean=elastic) for unit in range(len(self.new.units))]
-        if elastic:
+        states = [self._unit_state(rank, unit) for unit in range(len(self.new.units))]
+        if not isinstance(saved, Mapping):
             return states
         numbers = iter(range(len(states)))
         groups = [
@@ -194,7 +207,7 @@ class ZeroTrees:
         old = [{name for unit in own for name in self.old.units[unit]} for _, own in self.layout.groups()]
         return [sum(unit[0] in names for unit in self.new.units) for names in old]
 
-    def _unit_state(self, rank: int, unit: int, *, lean: bool) -> dict[str, Any]:
+    def _unit_state(self, rank: int, unit: int) -> dict[str, Any]:
         """The state of one flat tensor; what is no share is rank 0's, for all ranks have it alike."""
         made: dict[str, Any] = {}
         for key, value in self.layout.state(0, self._first_unit(unit)).items():
@@ -204,7 +217,7 @@ class ZeroTrees:
             elif value.shape in ((), (1,)):
                 made[key] = replace(value, storage=replace(value.storage, key=where))
             else:
-                made[key] = self._share(rank, unit, partial(self._state_part, key), where, lean=lean)
+                made[key] = self._share(rank, unit, partial(self._state_part, key), where, lean=self._lean_state)
         return made
 
     def _state_part(self, key: str, rank: int, unit: int) -> TensorNode:

@@ -28,7 +28,7 @@ from .commit import hidden_name, sync_folder
 
 __all__ = ["Staging", "discard", "left_behind", "publish_folder", "sees", "stage"]
 
-_TOKEN: Final = ".unmoor-token"
+_TOKEN: Final = ".unmoor-token"  # noqa: S105 - the name of a file
 _ASIDE: Final = ".old"
 _ASIDE_NAME: Final = re.compile(r"\.(?P<name>.+)\.unmoor-\d+-[0-9a-f]{8}\.old", re.DOTALL)
 _LONGEST_NAME: Final = 255

@@ -39,6 +39,7 @@ class Run:
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
         self._made: dict[str, Any] = {}
+        self._lookup = _Lookup(handles, self._made)
         self._undo: list[tuple[Any, Callable[[], Any], Callable[[], Any] | None]] = []
 
     def move(self, steps: Iterable[MoveModule]) -> None:
@@ -49,6 +50,7 @@ class Run:
                 materialise(item, step.device)
                 item.to(step.device)
         self._handles.refresh()
+        self._lookup.forget()
 
     def sinks(self, copies: Sequence[Copy]) -> dict[str, TensorSink | HeldSink]:
         """Slot id -> sink, making the tensors of slots that do not exist yet."""
@@ -96,7 +98,7 @@ class Run:
 
     def value(self, tree: Any) -> Any:
         """A plan's inert tree as live values, its Slots as the tensors that arrived."""
-        return Realizer(slots=_Lookup(self._handles, self._made))(tree)
+        return Realizer(slots=self._lookup)(tree)
 
     def extra_states(self, steps: Iterable[LoadState]) -> None:
         """Hand modules their extra states."""
@@ -167,6 +169,7 @@ class Run:
                 aside.keep(optimizer, self.value(dict(step.aside)), more=bool(step.left))
             except Exception as error:
                 raise self._refusal(step.label, optimizer, error) from error
+            self._lookup.forget()
 
     def _load_through(self, optimizer: Any, step: SetOptimizer) -> None:
         """Hand a class what it loads itself, and keep what it would round."""
@@ -207,11 +210,15 @@ class Run:
 
 
 class _Lookup(Mapping[str, Any]):
-    """Slot id -> tensor, or Held: those made in this run, and those that were there."""
+    """Slot id -> tensor, or Held: those made in this run, and those that were there when one was first asked for."""
 
     def __init__(self, handles: Handles, made: Mapping[str, Any]) -> None:
         self._handles, self._made = handles, made
         self._live: dict[str, Any] | None = None
+
+    def forget(self) -> None:
+        """Look again: the live objects hold other tensors now."""
+        self._live = None
 
     def __getitem__(self, key: str) -> Any:
         if key in self._made:

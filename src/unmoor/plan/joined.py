@@ -21,6 +21,8 @@ def joined_faults(
     target: TargetOptimizer, state: Mapping[int, Mapping[str, Any]], copies: Sequence[Copy]
 ) -> list[Fault]:
     """FlatParameters of which only a part has state, and state that is no number for each element."""
+    if not target.joined:
+        return []
     names = {position: param.name or f"parameter {position}" for position, param in target.params()}
     shapes = {position: param.shape for position, param in target.params()}
     flat = {position for run in target.joined for position in run}
@@ -40,6 +42,8 @@ def joined_faults(
 
 def joined_twins(target: TargetOptimizer, copies: Sequence[Copy]) -> list[tuple[Copy, Copy]]:
     """Counters of one FlatParameter, pair by pair: they must be equal in the file."""
+    if not target.joined:
+        return []
     first: dict[tuple[int, str], Copy] = {}
     owner = {position: run[0] for run in target.joined for position in run}
     pairs = []

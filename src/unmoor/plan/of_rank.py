@@ -199,12 +199,15 @@ class _Places:
 
     def __init__(self, places: Collection[Keys]) -> None:
         self._places = frozenset(places)
-        self._lengths = sorted({len(place) for place in places})
         self._above = {place[:length] for place in places for length in range(len(place))}
+        self._lengths: dict[Any, list[int]] = {}
+        for head, length in sorted({(place[0], len(place)) for place in places}, key=str):
+            self._lengths.setdefault(head, []).append(length)
 
     def cover(self, keys: Keys) -> bool:
         """Whether a place is one of them or below it."""
-        return any(keys[:length] in self._places for length in self._lengths)
+        lengths = self._lengths.get(keys[0], ()) if keys else ()
+        return any(keys[:length] in self._places for length in lengths)
 
     def are_within(self, keys: Keys) -> bool:
         """Whether one of them is below a place."""
@@ -213,14 +216,14 @@ class _Places:
 
 def _seen(catalog: Catalog, rank: int, tree: Any, leaves: Collection[Keys], gone: Collection[Keys]) -> Catalog:
     """The catalog of `tree`: what stood at a replaced or absent place is out, the rank's own is in its place."""
-    out, own = _Places({(RANKS,), *leaves, *gone}), _Places(leaves)
+    out, own, number = _Places({*leaves, *gone}), _Places(leaves), str(rank)
 
     def moved(keys: Keys) -> Keys | None:
         """Where something is now; None where it is not seen."""
-        if not out.cover(keys):
-            return keys
-        place = _spelled(tree, keys[2:]) if keys[:1] == (RANKS,) and str(keys[1:2]) == str((str(rank),)) else ()
-        return place if place and own.cover(place) else None
+        if keys[:1] != (RANKS,):
+            return None if out.cover(keys) else keys
+        place = _spelled(tree, keys[2:]) if keys[1:2] == (number,) else ()
+        return place if own.cover(place) else None
 
     roles = {entry.keys: entry.role for entry in catalog.tensors if own.cover(entry.keys)}
     tensors = []

@@ -21,6 +21,7 @@ from .position_states import moved_state, own_data
 
 __all__ = ["PositionPlan", "plan_position"]
 
+_KEPT: Final = "torchdata.stateful_dataloader.sampler.RandomSampler"
 _EPOCH: Final = 'position="epoch"'
 
 
@@ -121,6 +122,10 @@ def _after(own: Position) -> str:
 
 def _within(case: _Case) -> PositionPlan:
     own, live = case.own, case.live
+    if _lost(case):
+        message = f"torchdata's StatefulDataLoader does not keep the random state that {_short(own)} drew from"
+        remedy = f"shuffle=True or unmoor.resumable(DataLoader(...)) where it is made; {_again(own)} in another order"
+        return PositionPlan(faults=[Fault("mismatch", case.label, message, remedy)])
     if _fits_as_it_is(case):
         return PositionPlan(case.node, note=_progress(own) if own.under_way else "")
     uneven = _uneven(case)
@@ -134,6 +139,12 @@ def _within(case: _Case) -> PositionPlan:
         message = f"the file holds the position of {_who(own)} alone; the others are taken to have stood there too"
         plan.findings.append(Finding("position-of-one-rank", "warning", case.label, message, _again(own)))
     return plan
+
+
+def _lost(case: _Case) -> bool:
+    """Whether torchdata saved how far it came in an order, and not what that order was drawn from."""
+    own = case.own
+    return own.kind == "stateful" and own.order == "drawn" and own.sampler != _KEPT and not own.ended
 
 
 def _fits_as_it_is(case: _Case) -> bool:
@@ -173,18 +184,10 @@ def _uneven(case: _Case) -> list[tuple[str, str]]:
 def _differences(case: _Case) -> Iterator[tuple[str, str]]:
     """Why what is left of the saved epoch is not known to be what the live loader would give."""
     own, live, again = case.own, case.live, _again(case.own)
-    if "stream" in (own.order, live.order):
-        own_way = 'a loader class of your own whose state counts the samples of all ranks, position="saved"'
-        yield f"an iterable dataset does not say which samples {_ranks(own)} took", f"{again}; {own_way}"
+    other = [*_another_order(case)]
+    if other or own.order == "own":
+        yield from other
         return
-    if own.order == "own" or live.order == "own":
-        yield from _own_order(case)
-        return
-    if own.order != live.order or (own.order == "drawn" and own.sampler != live.sampler):
-        yield f"another order: saved {_order(own)}, now {_order(live)}", again
-        return
-    if own.order == "drawn" and not _one_order(case.everyone):
-        yield "each rank shuffled for itself, and what the others took is not known", again
     if own.length != live.length:
         yield f"saved over {own.length:,} samples, now {live.length:,}", f"use the same dataset; {again}"
     if own.seed != live.seed:
@@ -196,6 +199,22 @@ def _differences(case: _Case) -> Iterator[tuple[str, str]]:
         yield f"saved by {_KINDS[own.kind]}, now {_KINDS[live.kind]}", f"use unmoor.resumable(DataLoader(...)); {again}"
     elif live.kind == "stateful" and own_data(case.node):
         yield "the dataset keeps a state of its own on each rank", again
+
+
+def _another_order(case: _Case) -> Iterator[tuple[str, str]]:
+    """Where the saved epoch's order is not the live loader's, or not one that all ranks had."""
+    own, live, again = case.own, case.live, _again(case.own)
+    if "stream" in (own.order, live.order):
+        own_way = 'a loader class of your own whose state counts the samples of all ranks, position="saved"'
+        yield f"an iterable dataset does not say which samples {_ranks(own)} took", f"{again}; {own_way}"
+    elif "own" in (own.order, live.order):
+        yield from _own_order(case)
+    elif own.order != live.order or (own.order == "drawn" and own.sampler != live.sampler):
+        yield f"another order: saved {_order(own)}, now {_order(live)}", again
+    elif own.order == "drawn" and own.kind != live.kind:
+        yield f"saved by {_KINDS[own.kind]}, now {_KINDS[live.kind]}: the order was drawn otherwise", again
+    elif own.order == "drawn" and not _one_order(case.everyone):
+        yield "each rank shuffled for itself, and what the others took is not known", again
 
 
 _KINDS: Final = {

@@ -37,7 +37,7 @@ class Framed:
 
 
 def framed(tree: Any, is_part: Callable[[Any], bool], is_tensor: Callable[[Any], bool]) -> Framed:
-    """Take a tree apart as torch.distributed.checkpoint does: mappings whole, lists where tensors or mappings are in them.
+    """Take a tree apart as torch.distributed.checkpoint does: mappings, and lists in which tensors or mappings are.
 
     A tuple, which torch leaves whole, is taken apart where it holds a part: a tensor that several ranks hold together.
     Other lists and tuples are leaves. Raises FrameError for a container inside of itself.

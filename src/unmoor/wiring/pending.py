@@ -56,7 +56,7 @@ class Pending:
         """Keep the receipt, or what `failed` makes of the error instead."""
         try:
             made = receipt()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the run can see it
+        except BaseException as error:  # noqa: BLE001 - raised where the run can see it
             try:
                 self._result.set_exception(failed(error))
             except BaseException as another:  # noqa: BLE001
@@ -87,7 +87,7 @@ def adopt(
     receipt: Callable[[Any], Receipt],
     failed: Callable[[BaseException], BaseException],
 ) -> Pending:
-    """The save that a future of another engine is: `receipt` makes one of its result, `failed` an error of its error."""
+    """The save that a future of another engine is: `receipt` and `failed` make ours of its result or its error."""
     pending = _begun(path)
     future.add_done_callback(lambda ended: pending.end(lambda: receipt(ended.result()), failed))
     return pending

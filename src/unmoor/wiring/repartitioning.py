@@ -74,7 +74,7 @@ def repartition_zero(
     source, target = path_text(source), path_text(target)
     if type(ranks) is not int or ranks < 1:
         raise UsageError(f"ranks={ranks!r} is no number of ranks", remedy="ranks=4 cuts it for four.")
-    if os.path.exists(target) and os.path.samefile(source, target):
+    if os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target):
         raise UsageError(f"{target} is the source itself", remedy="Give another path.", path=target)
     catalog = describe_zero(source)
     step = find_step(source)

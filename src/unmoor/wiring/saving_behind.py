@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from unmoor.distributed.comparing import compare
-from unmoor.distributed.completing import complete_states
 from unmoor.distributed.engine import stage, write_behind
 from unmoor.distributed.meeting import Meeting, meet
 from unmoor.live.content import Content
@@ -48,7 +47,6 @@ def _together(group: Any, timeout: float, path: str, content: Content, how: Any)
 
 
 def _sharded(meeting: Meeting, path: str, content: Content, progress: Any) -> Pending:
-    complete_states(meeting, content)
     prepared = prepare_sharded(meeting, path, content, compare(meeting, content, path), progress=progress)
     try:
         with meeting.step("copy"):

@@ -1,4 +1,4 @@
-"""From a hidden folder with all its data to a checkpoint: manifest, described again, held against the promise, in place.
+"""From a hidden folder with all its data to a checkpoint: manifest, description held against the promise, in place.
 
 Knows no process group: it runs wherever the last step of a save of several ranks runs.
 """
@@ -45,20 +45,17 @@ class Completion:
     manifest: Mapping[str, Any]
     promise: Promise
 
-    def __call__(self, save_id: str, files: Mapping[str, tuple[int, int]]) -> None:
-        """Make it the checkpoint at `path`. `save_id` is that in `.metadata`, `files` bytes and CRC-32 by name.
+    def __call__(self, save_id: str) -> None:
+        """Make it the checkpoint at `path`. `save_id` is that in `.metadata`.
 
         Raises SaveError where it does not read back as it was meant, or where the system refuses.
         """
         folder = self.staging.beside(self.path)
-        recorded = {
-            **self.manifest,
-            "save_id": save_id,
-            "metadata": _sum(os.path.join(folder, METADATA)),
-            "files": {name: list(sums) for name, sums in sorted(files.items())},
-        }
-        _write(os.path.join(folder, MANIFEST), json.dumps(recorded, separators=(",", ":")).encode())
-        _hold_against(describe_path(folder), self.promise, self.path)
+        recorded = {**self.manifest, "save_id": save_id, "metadata": _sum(os.path.join(folder, METADATA))}
+        _write(os.path.join(folder, MANIFEST), recorded)
+        found = describe_path(folder)
+        _hold_against(found, self.promise, self.path)
+        _write(os.path.join(folder, MANIFEST), {**recorded, "files": found.facts["sums"]})
         publish_folder(self.staging, self.path)
 
 
@@ -70,9 +67,9 @@ def _sum(path: str) -> list[int]:
     return [nbytes, crc]
 
 
-def _write(path: str, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
+def _write(path: str, manifest: Mapping[str, Any]) -> None:
+    with open(path, "wb") as file:
+        file.write(json.dumps(manifest, separators=(",", ":")).encode())
         file.flush()
         os.fsync(file.fileno())
 

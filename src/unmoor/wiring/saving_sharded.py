@@ -38,8 +38,8 @@ __all__ = ["Prepared", "finished", "prepare_sharded", "write_sharded"]
 class Prepared:
     """A save of several ranks of which nothing but the writing is left, as one of them sees it.
 
-    `receipt` is what will be said of it but for bytes and time, `begin` when it began (time.perf_counter), `nbytes` what
-    will be written, as far as this rank knows.
+    `receipt` is what will be said of it but for bytes and time, `begin` when it began (time.perf_counter), `nbytes`
+    what will be written, as far as this rank knows.
     """
 
     job: Job
@@ -94,9 +94,7 @@ def write_sharded(
 
 def finished(prepared: Prepared, metadata: Any) -> Receipt:
     """The receipt of a folder that is in place."""
-    receipt = replace(
-        prepared.receipt, nbytes=written_bytes(metadata), seconds=time.perf_counter() - prepared.begin
-    )
+    receipt = replace(prepared.receipt, nbytes=written_bytes(metadata), seconds=time.perf_counter() - prepared.begin)
     return replace(receipt, text=receipt_text(receipt))
 
 
@@ -161,7 +159,7 @@ def _staged(path: str, nbytes: int) -> Staging:
 
 
 def _agreed(meeting: Meeting, path: str, staging: Staging | None, labels: list[str]) -> tuple[Staging, list[str]]:
-    """The hidden folder that rank 0 made, once every rank has seen it, and what rank 0 says of the ranks' own leaves."""
+    """The hidden folder that rank 0 made, once every rank has seen it, and the labels of the ranks' own leaves."""
     given = None if staging is None else json.dumps([staging.name, staging.token, labels]).encode()
     name, token, labels = json.loads(meeting.from_first(given))
     found = Staging(name, token)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from unmoor.distributed.comparing import Compared, compare, described_sums, hold_equal, live_sums
-from unmoor.distributed.completing import complete_states
 from unmoor.distributed.meeting import Meeting
 from unmoor.filing import path_text
 from unmoor.live.content import Content
@@ -45,7 +44,6 @@ def save_world(
     Raises RanksDiffer on every rank where parameters or optimizers of replicas differ; then nothing was published.
     """
     target = path_text(path)
-    complete_states(meeting, content)
     compared = compare(meeting, content, target)
     if compared.spread:
         from .saving_sharded import write_sharded
@@ -96,7 +94,7 @@ def _with_ranks(receipt: Receipt, content: Content, owns: dict[int, Own], size: 
             labels.setdefault(str(key), []).append(rank)
     if left_out:
         kept = [key for key in labels if key in content.tree and key != "rng"]
-        lost = [Change(key, "", f"what differs on {ranks_text(labels[key])}", _NO_PLACE) for key in kept]
+        lost = [Change("ranks", key, f"what differs on {ranks_text(labels[key])}", _NO_PLACE) for key in kept]
         made = replace(receipt, converted=(*receipt.converted, *lost))
     else:
         each = f"; each has its own {listing(list(labels), 8)}" if labels else ""

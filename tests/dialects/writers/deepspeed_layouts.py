@@ -6,6 +6,7 @@ Parameters in round robin order, aligned, in small sub-groups, saved elastic, an
 """
 
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -50,37 +51,39 @@ def engine_of(name: str) -> deepspeed.DeepSpeedEngine:
 def held(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
     """Master weights and moments of every parameter, whole.
 
-    DeepSpeed's own functions look for parameters in round robin order where they would be without it.
+    Put together from the flat parts: DeepSpeed's own functions look for parameters in round robin order where they would
+    be without it, and know no state right after loading.
     """
-    found = {}
-    if engine.zero_round_robin_gradients():
-        return held_in_order(engine)
-    for name, parameter in engine.module.named_parameters():
-        own = {"weight": safe_get_full_fp32_param(parameter)}
-        own |= {kind: safe_get_full_optimizer_state(parameter, kind) for kind in KINDS}
-        found[name] = {kind: value.detach().clone() for kind, value in own.items()}
-    return found
-
-
-def held_in_order(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
-    """The same from the flat parts that the ranks hold."""
     zero = engine.optimizer
-    own = zero.single_partition_of_fp32_groups[0]
-    found: dict[str, dict[str, torch.Tensor]] = {name: {} for name, _ in engine.module.named_parameters()}
+    if engine.zero_optimization_stage() == 3:
+        return {name: _third(parameter) for name, parameter in engine.module.named_parameters()}
     names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
-    members = zero.round_robin_bit16_groups[0]
+    found: dict[str, dict[str, torch.Tensor]] = {name: {} for name in names.values()}
+    own, members, starts = _flat(zero)
     for kind, part in {"weight": own.detach(), **{kind: zero.optimizer.state[own][kind] for kind in KINDS}}.items():
         parts = [torch.empty_like(part) for _ in range(torch.distributed.get_world_size())]
         torch.distributed.all_gather(parts, part)
-        pieces = torch.cat(parts).split([p.numel() for p in members] + [torch.cat(parts).numel() - total(members)])
-        for parameter, piece in zip(members, pieces[:-1], strict=True):
+        whole = torch.cat(parts)
+        for parameter, start in zip(members, starts, strict=True):
+            piece = whole[start : start + parameter.numel()]
             found[names[id(parameter)]][kind] = piece.reshape(parameter.shape).clone()
     return found
 
 
-def total(members: list[Any]) -> int:
-    """Elements of all parameters."""
-    return sum(parameter.numel() for parameter in members)
+def _third(parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+    own = {"weight": safe_get_full_fp32_param(parameter)}
+    own |= {kind: safe_get_full_optimizer_state(parameter, kind) for kind in KINDS}
+    return {kind: value.detach().clone() for kind, value in own.items()}
+
+
+def _flat(zero: Any) -> tuple[torch.Tensor, list[Any], list[int]]:
+    """This rank's flat weights of the one group, its parameters in their order, and where each of them begins."""
+    if hasattr(zero, "round_robin_bit16_groups"):
+        starts = zero.round_robin_bit16_offsets[0]
+        return zero.single_partition_of_fp32_groups[0], zero.round_robin_bit16_groups[0], starts
+    members = zero.bf16_groups[0]
+    starts = [0, *accumulate(parameter.numel() for parameter in members)][:-1]
+    return zero.fp32_groups_flat_partition[0], members, starts
 
 
 def main(folder: Path) -> None:

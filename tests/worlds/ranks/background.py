@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import threading
@@ -22,7 +23,7 @@ def run(rank: int, world: int, folder: str, place: str, layout: str) -> Any:
     run = build(LAYOUTS[layout], rank, seed=0)
     run.train()
     root, found = Path(place), {}
-    before = gather(run)
+    before = copy.deepcopy(gather(run))
     gate = threading.Event()
 
     def held_up(_: int) -> None:

@@ -49,10 +49,12 @@ def _cell(place: Path, source: str, name: str, rank: int, carrier: str) -> dict[
     ours, theirs = (_steps(each) for each in (run, other))
     steps = [*differences(ours, theirs, "losses"), *differences(gather(run), gather(other))]
     steps += differences(run.buffers(), other.buffers())
+    rng = _streams(drawn, [o["draws"] for o in owns], rank, layout.world)
+    rng += [f"the save moved the streams of rank {r}" for r, o in enumerate(owns) if not o["unmoved"]]
     return {
         "state": state,
         "steps": steps,
-        "rng": _streams(drawn, [o["draws"] for o in owns], rank, layout.world),
+        "rng": rng,
         "apart": [_apart(*pair) for pair in zip(ours, owns[0]["next"], strict=False)],
     }
 

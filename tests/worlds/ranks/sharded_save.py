@@ -87,6 +87,7 @@ def run(rank: int, world: int, folder: str, place: str) -> Any:
     unmoor.save(target, {"w": spread, "step": 1})
     found["first"] = sorted(os.listdir(target))
     tried("replaced", target, {"w": spread, "step": 2})
+    tried("later", root / "later", {"w": distribute_tensor(whole + 1, mesh, [Shard(0)]), "step": 2})
 
     def full(nbytes: int) -> None:
         if rank == 1:
