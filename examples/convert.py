@@ -2,7 +2,7 @@
 
     python examples/convert.py scratch
 
-The same on the command line: unmoor convert run.pt run_folder
+What each of the files it makes holds is restored and held against the run, bit for bit.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ __all__ = [
     "UnmoorError",
     "UnsupportedFile",
     "UsageError",
-    "add_details",
 ]
 
 
@@ -50,15 +49,14 @@ class UnmoorError(Exception):
         self.path = path
         super().__init__(str(self))
 
+    def add_details(self, *lines: str) -> None:
+        """Give an error that is on its way more lines."""
+        self.details = (*self.details, *lines)
+        self.args = (str(self),)
+
     def __str__(self) -> str:
         lines = [self.headline, *(f"  {line}" for line in self.details)]
         return "\n".join([*lines, self.remedy] if self.remedy else lines)
-
-
-def add_details(error: UnmoorError, lines: Sequence[str]) -> None:
-    """Give an error that is on its way more lines."""
-    error.details = (*error.details, *lines)
-    error.args = (str(error),)
 
 
 class UsageError(UnmoorError):

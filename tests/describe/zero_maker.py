@@ -104,7 +104,8 @@ class ZeroMaker:
 
     def _state(self, rank: int, unit: Sequence[tuple[str, nn.Parameter]]) -> dict[str, Any]:
         first = self.optimizer.state[unit[0][1]]
-        return {"step": first["step"].clone(), **{key: self._part(rank, unit, key, lean=self.shape.elastic) for key in MOMENTS}}
+        lean = self.shape.elastic
+        return {"step": first["step"].clone(), **{key: self._part(rank, unit, key, lean=lean) for key in MOMENTS}}
 
     def _part(
         self, rank: int, unit: Sequence[tuple[str, nn.Parameter]], key: str | None, *, lean: bool

@@ -16,7 +16,11 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
-ELSEWHERE = {("accelerate", "ranks"): "test_ranks.py", ("hippynn", "pair"): "test_hippynn.py"}
+ELSEWHERE = {
+    ("accelerate", "ranks"): "test_ranks.py",
+    ("hippynn", "pair"): "test_hippynn.py",
+    ("deepspeed_layouts", "all"): "test_repartition.py",
+}
 """What cannot be resumed by a function of one process with plain PyTorch, and where it is resumed."""
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 __all__ = ["LAYOUTS", "OPTIMIZERS", "Uneven", "fill", "named", "step", "trained", "whole_state"]
@@ -81,7 +81,7 @@ def _fsdp1(model: Uneven, strategy: str, *, original: bool, shape: tuple[int, ..
 
 
 def _cut(model: Uneven, mesh: Any) -> Uneven:
-    """Layers by columns and by rows of a tensor parallel mesh; everything else a DTensor that is the same everywhere."""
+    """Layers by columns and by rows of a tensor parallel mesh."""
     whole = {"output_layouts": Replicate()}
     plan = {
         "table": RowwiseParallel(input_layouts=Replicate(), **whole),
@@ -164,8 +164,8 @@ def fill(layout: str, model: nn.Module, optimizer: torch.optim.Optimizer, whole:
     with torch.no_grad():
         for name, value in _wrapped(layout, whole["model"]).items():
             model.get_parameter(name).copy_(value)
-        for name in buffers:
-            buffers[name].copy_(whole["model"][name])
+        for name, buffer in buffers.items():
+            buffer.copy_(whole["model"][name])
     params = dict(model.named_parameters())
     states = whole["optimizer"]["state"]
     for key in sorted({key for entry in states.values() for key in entry}):
@@ -177,7 +177,7 @@ def fill(layout: str, model: nn.Module, optimizer: torch.optim.Optimizer, whole:
 
 
 def _wrapped(layout: str, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Whole tensors, cut as the layout cuts the parameters of those names: torch's set_state_dict cannot on two meshes."""
+    """Whole tensors cut as the layout cuts parameters of those names: torch's set_state_dict fails on two meshes."""
     model = Uneven(0)
     model.load_state_dict(values, strict=False)
     return {name: param.detach() for name, param in LAYOUTS[layout](model).named_parameters()}
@@ -186,10 +186,3 @@ def _wrapped(layout: str, values: dict[str, torch.Tensor]) -> dict[str, torch.Te
 def named(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters by their names without FSDP's segments, as the ranks keep them."""
     return {name.replace("_fsdp_wrapped_module.", ""): param for name, param in model.named_parameters()}
-
-
-def scalars(world: int, whole: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors without a dimension, with one element and with none, over a mesh."""
-    mesh = _mesh(world)
-    cuts = {"none": Replicate(), "one": Shard(0), "empty": Shard(0)}
-    return {name: distribute_tensor(torch.zeros_like(value), mesh, [cuts[name]]) for name, value in whole.items()}

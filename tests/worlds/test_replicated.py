@@ -12,6 +12,7 @@ from torch import distributed as dist
 
 import unmoor
 from tests.cases.files import bits
+from tests.worlds.as_rank import restore_as
 from tests.worlds.launch import launch
 from tests.worlds.ranks import replicated
 
@@ -129,6 +130,22 @@ def test_one_process_saves_as_it_always_has(one: tuple[Path, Any]) -> None:
     """A file of one process has no place for ranks."""
     assert "ranks" not in torch.load(one[0])
     assert _alone(replicated.restore, one[0])["next"] == one[1]["next"]
+
+
+def test_sums_of_one_process_are_not_counted_by_every_rank(tmp_path: Path) -> None:
+    """A torchmetrics metric of one process goes on in rank 0 alone; a new rank begins at nothing, and that is said."""
+    from torchmetrics.aggregation import SumMetric
+
+    saved = SumMetric()
+    saved.update(3.0)
+    unmoor.save(tmp_path / "x.pt", metrics=saved, step=1)
+    for rank, total in ((0, 3.0), (1, 0.0)):
+        live = SumMetric()
+        report = restore_as(rank, 2, tmp_path / "x.pt", metrics=live)
+        assert live.sum_value.item() == total
+        rows = [(c.before, c.after) for c in report.not_restored if c.label == "metrics"]
+        assert rows == [("1 rank saved its sums, which would count twice", "rank 1 has none")][:rank]
+        assert report.extra == {"step": 1}
 
 
 @pytest.fixture(scope="module")

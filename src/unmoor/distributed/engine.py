@@ -92,6 +92,12 @@ def own_failure(error: BaseException, path: str, rank: int, told: Told) -> BaseE
     if isinstance(error, CheckpointException):
         found = error.failures.get(rank)
         return None if found is None else _said(found[0], told)
+    if not dist.is_initialized():
+        return RankError(
+            f"{path} was not saved: the process group was destroyed while it was being written",
+            remedy="Wait for a save in the background first: pending.wait().",
+            path=path,
+        )
     if isinstance(error, UnmoorError | OSError) or not isinstance(error, RuntimeError):
         return _said(error, told)
     return RankError(

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import distributed as dist
 
-from unmoor.errors import RankError, UnmoorError, UsageError, add_details
+from unmoor.errors import RankError, UnmoorError, UsageError
 from unmoor.version import __version__
 
 from . import said
@@ -104,7 +104,7 @@ class Meeting:
         try:
             self.settle(None, stage, seen=seen)
         except UnmoorError as error:
-            add_details(error, told() if self._way is not None else ())
+            error.add_details(*(told() if self._way is not None else ()))
             raise
 
     def begin(self, work: Callable[[], tuple[Mapping[str, str], T]]) -> T:

@@ -59,12 +59,9 @@ class SavePlanner(DefaultSavePlanner):
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
         """Who writes what. Raises SaveError, before anything is written, for tensors that the ranks do not fill."""
+        _refuse_holes(all_plans)
         plans, metadata = super().create_global_plan(all_plans)
         return plans, replace(metadata, planner_data=_in_order(all_plans))
-
-    def _create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        _refuse_holes(all_plans)
-        return super()._create_global_plan(all_plans)
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The data at an index of the plan."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from unmoor import errors
-from unmoor.errors import RankError, RanksDiffer, UnmoorError, add_details
+from unmoor.errors import RankError, RanksDiffer, UnmoorError
 from unmoor.values.text import columns
 
 from .exchange import Farewell
@@ -194,7 +194,7 @@ def mark(error: BaseException, call: Call, causes: Mapping[int, Cause], member: 
         lines += [f"{call.names(well)} had no error, and stopped too"] if well else []
         lines += _on_one_node(call, causes)
     error.ranks = tuple(call.ranks[other] for other in causes)
-    add_details(error, (*lines, *told))
+    error.add_details(*lines, *told)
 
 
 def _on_one_node(call: Call, causes: Mapping[int, Cause]) -> list[str]:

@@ -25,8 +25,10 @@ from unmoor.live.content import Content
 from unmoor.live.held import Held
 from unmoor.live.layouts import strided_parts
 from unmoor.values.beside import NAMES
+from unmoor.values.finding import Finding
 from unmoor.values.frames import Framed, FrameError, framed
 from unmoor.values.ranks import RANKS
+from unmoor.values.text import key_text
 
 __all__ = ["Share", "Writer", "share_of"]
 
@@ -81,12 +83,17 @@ def share_of(content: Content, own: Any, rank: int) -> Share:
             remedy='Save a dict: unmoor.save(path, {"model": ...}).',
         )
     made = _framed(tree)
+    content.findings += [_metadata_left_out(key_text(keys)) for keys in made.left_out]
     if rank == 0:
         return _share(made, made.frame, _aliases(made.leaves))
     spread = {key: value for key, value in made.leaves.items() if isinstance(value, Held)}
     added = _framed({RANKS: {str(rank): own}}) if own else Framed()
     both = Framed({**spread, **added.leaves}, made.paths | added.paths, made.keys | added.keys)
     return _share(both, _inner(added.frame), _aliases(spread))
+
+
+def _metadata_left_out(place: str) -> Finding:
+    return Finding("metadata", "info", place, "its _metadata holds more than plain values: a folder does not keep it")
 
 
 def _share(made: Framed, frame: Any, aliases: dict[str, str]) -> Share:

@@ -1,6 +1,6 @@
 """Which stored elements a copy wants: all of a tensor, or what the boxes of its slot have in common with its chunks.
 
-Pure: shapes and strides, no data and no files. What one rank reads of a tensor that is spread over many is decided here.
+Pure: shapes and strides, no data and no files. It decides what one rank reads of a tensor that many share.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from unmoor.values.plan import Copy
 from unmoor.values.text import count, format_shape
 
 from .reading import OpenSpan
-from .sinks import Sink
+from .sinks import Parts
 from .takers import Block, place_of
 from .tiling import extent, is_dense
 from .verify import Fault, corrupt
@@ -50,7 +50,7 @@ def _meaning(copy: Copy) -> tuple[object, ...]:
     return (*elements, slot.shape, slot.stride, slot.dtype, slot.boxes)
 
 
-def refuse_impossible(copies: Sequence[Copy], sinks: Mapping[str, Sink]) -> None:
+def refuse_impossible(copies: Sequence[Copy], sinks: Mapping[str, Parts]) -> None:
     """Raise MismatchError for copies that have no data, no memory, another shape, or reach out of their storage."""
     faults = [f"{place_of(copy)}: {fault}" for copy in copies if (fault := _fault(copy, sinks))]
     if faults:
@@ -60,7 +60,7 @@ def refuse_impossible(copies: Sequence[Copy], sinks: Mapping[str, Sink]) -> None
         )
 
 
-def _fault(copy: Copy, sinks: Mapping[str, Sink]) -> str:
+def _fault(copy: Copy, sinks: Mapping[str, Parts]) -> str:
     node, slot, storage = copy.node, copy.slot, copy.node.storage
     if node.shape != slot.shape:
         return f"saved {format_shape(node.shape)}, live {format_shape(slot.shape)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Blob", "Sink", "Window"]
+__all__ = ["Blob", "Parts", "Sink", "Window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,23 @@ class Window:
     bits: frozenset[str]
 
 
-class Sink(Protocol):
-    """The memory behind one slot. Called from several threads, for different parts of it at once.
+class Parts(Protocol):
+    """What is here of a slot: all of it, or its boxes, of which each is asked for by itself."""
 
-    `stride` are the strides of its memory in elements, and `dense` tells that it has neither gaps nor overlap. The sink
-    of a slot with boxes is asked for the part of each box, and for nothing else.
-    """
+    def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Sink:
+        """The memory of `slot[start : start + shape]`, dimension by dimension, as a sink of its own."""
+
+
+class Sink(Parts, Protocol):
+    """The memory behind one slot, or a box of one. Called from several threads, for different parts of it at once."""
 
     @property
-    def dense(self) -> bool: ...
+    def dense(self) -> bool:
+        """Whether the memory has neither gaps nor overlap."""
 
     @property
-    def stride(self) -> tuple[int, ...]: ...
+    def stride(self) -> tuple[int, ...]:
+        """The strides of the memory, in elements."""
 
     def direct(self, nbytes: int) -> memoryview | None:
         """The whole memory as `nbytes` writable bytes in storage order, None where it is on a device or not dense."""
@@ -56,9 +61,6 @@ class Sink(Protocol):
 
         `data` need not be aligned to the element size. The caller reuses it after the return.
         """
-
-    def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Sink:
-        """The memory of `slot[start : start + shape]`, dimension by dimension, as a sink of its own."""
 
 
 class Blob(Protocol):

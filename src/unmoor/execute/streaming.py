@@ -19,7 +19,7 @@ from . import crew
 from .preflight import refuse_cut_short, refuse_impossible, waves_of
 from .reading import OpenSpan, Reading
 from .schedule import schedule, threads_for
-from .sinks import Sink
+from .sinks import Parts
 from .takers import Batch, Block, Job, blocks_of, bytes_of
 from .verify import check, corrupt, fault_of
 
@@ -45,7 +45,7 @@ class Streamed:
 
 def stream(
     copies: Sequence[Copy],
-    sinks: Mapping[str, Sink],
+    sinks: Mapping[str, Parts],
     *,
     open_span: OpenSpan,
     buffer_bytes: int,

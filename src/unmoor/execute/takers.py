@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+from typing import cast
 
 from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.nodes import Span, Storage
 from unmoor.values.plan import Copy
 
 from .cuts import Cut, covered, cuts_of, nbytes_of
-from .sinks import Sink, Window
+from .sinks import Parts, Sink, Window
 from .tiling import is_dense, same_layout
 
 __all__ = ["Batch", "Block", "Gather", "Job", "Piece", "Run", "Scatter", "blocks_of", "bytes_of", "place_of"]
@@ -152,7 +153,7 @@ class Gather:
 Job = Batch | Piece | Gather
 
 
-def blocks_of(copies: Iterable[Copy], sinks: Mapping[str, Sink]) -> list[Block]:
+def blocks_of(copies: Iterable[Copy], sinks: Mapping[str, Parts]) -> list[Block]:
     """Copies grouped by the storage they read, in file order. Copies without elements are left out."""
     blocks: dict[int, Block] = {}
     for copy in copies:
@@ -194,18 +195,18 @@ def place_of(copy: Copy) -> str:
     return copy.path or copy.name or copy.slot.id
 
 
-def _parts(copy: Copy, sinks: Mapping[str, Sink]) -> Iterator[tuple[Cut, Sink, bool, tuple[int, ...]]]:
+def _parts(copy: Copy, sinks: Mapping[str, Parts]) -> Iterator[tuple[Cut, Sink, bool, tuple[int, ...]]]:
     """The cuts of a copy, the memory of each, whether that is dense, and its strides."""
     slot, sink = copy.slot, sinks[copy.slot.id]
-    boxes: dict[object, Sink] = {}
+    boxes = {box: sink.part(box.start, box.sizes) for box in slot.boxes or ()}
     for cut in cuts_of(copy):
         shape = cut.node.shape
         if cut.box is not None:
-            box = boxes.get(cut.box) or boxes.setdefault(cut.box, sink.part(cut.box.start, cut.box.sizes))
+            box = boxes[cut.box]
             own = box if shape == cut.box.sizes else box.part(cut.start, shape)
             yield cut, own, own.dense, own.stride
         elif copy.node.storage is None or not copy.node.storage.chunks:
-            yield cut, sink, slot.dense, slot.stride
+            yield cut, cast("Sink", sink), slot.dense, slot.stride  # a slot without boxes has memory of its own
         else:
             yield cut, sink.part(cut.start, shape), is_dense(shape, slot.stride), slot.stride
 

@@ -116,7 +116,7 @@ def _shared(kind: str, rank: int) -> DeviceError:
             f"present here: {', '.join(_names())}",
         ),
         remedy=f'Start one rank for each device ({ranks}), or say where: model_device="{kind}:0" shares that one on '
-        f'purpose, and so does torch.{kind}.set_device; model_device="cpu" needs none.',
+        'purpose, model_device="cpu" needs none.',
     )
 
 

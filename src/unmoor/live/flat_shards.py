@@ -85,8 +85,9 @@ def is_flat(tensor: Any) -> bool:
 
 def memory_of(flat: Any) -> torch.Tensor:
     """The memory that this rank keeps for a FlatParameter: its share, or all of it."""
-    share = getattr(flat, "_local_shard", None)
-    return flat.detach() if share is None else share.detach()
+    share: torch.Tensor | None = getattr(flat, "_local_shard", None)
+    own: torch.Tensor = flat if share is None else share
+    return own.detach()
 
 
 def numbers(flat: Any) -> range:

@@ -154,18 +154,15 @@ def own_state(module: nn.Module, state: Mapping[str, Any]) -> OrderedDict[str, A
     return made
 
 
-def slot_of(
-    identity: str, tensor: torch.Tensor | Held, *, device: torch.device | None = None, alias: str = ""
-) -> Slot:
+def slot_of(identity: str, tensor: torch.Tensor | Held, *, device: torch.device | None = None, alias: str = "") -> Slot:
     """The slot that a live strided tensor is, or the parts of one, on `device` once it has been moved there."""
-    held = isinstance(tensor, Held)
     return Slot(
         id=identity,
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
         stride=contiguous(tuple(tensor.shape)) if isinstance(tensor, Held) else tuple(tensor.stride()),
         device=tag(device or tensor.device),
-        dense=held or is_dense(tensor),
+        dense=isinstance(tensor, Held) or is_dense(tensor),
         alias=alias,
         boxes=tensor.boxes if isinstance(tensor, Held) else None,
     )

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from unmoor.errors import UsageError
+from unmoor.errors import DeviceError, UsageError
 from unmoor.values.boxes import Box
+from unmoor.values.text import listing
 
 from .flat_shards import Piece, is_flat, joined, memory_of, note_flat, numbers, piece_of, pieces
 from .held import Held
@@ -36,6 +37,7 @@ __all__ = [
     "memory_of",
     "pieces",
     "prepare",
+    "refuse_move",
     "seats",
     "state_dict",
     "state_of",
@@ -48,9 +50,9 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A parameter of the model as an optimizer holds it: `tensor` is its whole memory or Held, `owner` what groups have.
+    """A parameter of the model as an optimizer holds it: `tensor` is its whole memory, or Held.
 
-    `piece` is set for one of the parameters in a FlatParameter; `window` for one that the model kept beside a
+    `owner` is what the group has. `piece` is set for one of the parameters in a FlatParameter; `window` for one that the model kept beside a
     FlatParameter which is spread over ranks.
     """
 
@@ -115,7 +117,9 @@ def _laid_out_alike(param: Any, value: Any) -> bool:
     """Whether a DTensor of an optimizer has its elements where its parameter has them."""
     if not (is_shared_out(param) and is_shared_out(value)):
         return False
-    return bool((param.shape, param.placements) == (value.shape, value.placements) and param.device_mesh == value.device_mesh)
+    return bool(
+        (param.shape, param.placements) == (value.shape, value.placements) and param.device_mesh == value.device_mesh
+    )
 
 
 def _beside(own: Any, value: Any) -> Any:
@@ -136,7 +140,9 @@ def _unclear(tensor: Any) -> str:
         factor = getattr(placement, "split_factor", None)
         if factor is None or sizes[number] == 1:
             continue
-        later = [n for n in range(number + 1, len(sizes)) if getattr(tensor.placements[n], "dim", None) == placement.dim]
+        later = [
+            n for n in range(number + 1, len(sizes)) if getattr(tensor.placements[n], "dim", None) == placement.dim
+        ]
         if factor != torch.Size([sizes[n] for n in later]).numel():
             return "each rank has elements that do not lie side by side"
     return ""
@@ -150,7 +156,7 @@ def local_of(value: Any) -> Any:
 
 
 def prepare(place: Place) -> None:
-    """Have a sharded module hold its sharded parameters, as its own hooks do before a state dict. Local to this rank."""
+    """Have a sharded module hold its sharded parameters, as its own hooks do before a state dict; on this rank only."""
     for wrapper in place.wrappers:
         handle = getattr(wrapper, "_handle", None) if _is_fsdp1(wrapper) else None
         if handle is not None:
@@ -162,6 +168,31 @@ def prepare(place: Place) -> None:
 def _is_fsdp1(module: nn.Module) -> bool:
     names = [c.__name__ for c in type(module).__mro__ if c.__module__.startswith("torch.distributed.")]
     return "FullyShardedDataParallel" in names
+
+
+def refuse_move(label: str, module: nn.Module, device: torch.device) -> None:
+    """Raise DeviceError where parameters that ranks share would be taken from the device of their mesh."""
+    stays = [name for name, param in module.named_parameters() if _would_leave(param, device)]
+    if stays:
+        raise DeviceError(
+            f"model_device={device} would move {listing(stays)} of {label}, which ranks share: such parameters stay on "
+            "the device of their mesh",
+            remedy="Leave model_device out: restore fills them where they are.",
+        )
+
+
+def _would_leave(param: Any, device: torch.device) -> bool:
+    if is_shared_out(param):
+        mesh = param.device_mesh
+        there = torch.device(mesh.device_type) if param.device.type == "meta" else param.device
+        return mesh.size() > 1 and not _is_on(there, device)
+    spread = is_flat(param) and any(piece.spread for piece in pieces(param))
+    return (spread or piece_of(param) is not None) and not _is_on(param.device, device)
+
+
+def _is_on(there: torch.device, asked: torch.device) -> bool:
+    """Whether a device is the one that was asked for; either may leave its number open."""
+    return there.type == asked.type and (None in (there.index, asked.index) or there.index == asked.index)
 
 
 def keys_of(param: torch.Tensor) -> list[Key]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from unmoor.values.boxes import Box
+
 from .held import Held
 from .modules import is_dense
 
@@ -62,27 +64,12 @@ class TensorSink:
 class HeldSink:
     """The boxes of a tensor that this process holds, each a sink of its own. There is no memory of the whole."""
 
-    dense = False
-    stride = ()
-
     def __init__(self, held: Held) -> None:
-        self._parts = {tuple(box.start): tensor for box, tensor in held.parts}
-
-    def direct(self, nbytes: int) -> memoryview | None:
-        """None: the elements of a box lie in no place of the whole."""
-        return None
-
-    def put(self, offset: int, data: memoryview) -> None:
-        """Called for dense slots, which this is not."""
-        raise TypeError("the parts of a tensor take data one by one")
-
-    def accept(self, window: Any, data: memoryview) -> None:
-        """Called for whole slots, which this is not."""
-        raise TypeError("the parts of a tensor take data one by one")
+        self._parts = dict(held.parts)
 
     def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> TensorSink:
-        """The box that begins at `start`."""
-        tensor = self._parts[start]
+        """The memory of one box."""
+        tensor = self._parts[Box(start, shape)]
         return TensorSink(tensor, dense=is_dense(tensor))
 
 

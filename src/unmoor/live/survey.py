@@ -24,7 +24,7 @@ from .metrics import MetricState, with_metric_state
 from .modules import ModuleView, is_plain_module, slot_of, state_tensors, target_module, whole_module
 from .optimizers import find_optimizer, live_params, target_optimizer
 from .schedulers import find_scheduler, target_schedule
-from .shards import Key, group_seats, is_flat, is_shared_out, keys_of, state_of, whole
+from .shards import Key, group_seats, is_flat, is_shared_out, keys_of, refuse_move, state_of, whole
 
 __all__ = ["MOVED_ROLES", "Handles", "members", "refuse_swapped", "survey"]
 
@@ -171,6 +171,8 @@ def _take_module(handles: Handles, role: str, label: str, item: Any, device: tor
         else:
             target, handles.views[label] = whole_module(role, label, item, moved)
             handles.objects[label] = item
+        if moved is not None:
+            refuse_move(label, item, moved)
         return replace(target, meta=meta_names(handles.views[label].tensors), unsaved_meta=unsaved_meta(item))
     pairs = item.items() if isinstance(item, Mapping) else enumerate(item)
     given = {str(name): tensor for name, tensor in pairs}
@@ -301,7 +303,7 @@ def _check_move(label: str, optimizer: Any, moves: Mapping[Key, torch.device]) -
             continue
         if is_flat(param) or (is_shared_out(param) and param.device.type != "meta"):
             raise DeviceError(
-                f"model_device={device} would move parameters of FSDP, which stay on the device of their mesh",
+                f"model_device={device} would move sharded parameters, which stay on the device of their mesh",
                 remedy="Leave model_device out: restore fills them where they are.",
             )
         if swap or param.device.type == "meta":

@@ -27,13 +27,15 @@ class Framed:
     """A tree taken apart.
 
     `leaves` go by flat key, the key path joined by dots, which is what torch's planner makes of it. `paths` are the key
-    paths as torch's planner notes them, `keys` the real ones. `frame` is what `rebuilt` takes.
+    paths as torch's planner notes them, `keys` the real ones. `frame` is what `rebuilt` takes. `left_out` are the
+    places of mappings whose `_metadata` is of no plain values.
     """
 
     leaves: dict[str, Any] = field(default_factory=dict)
     paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
     keys: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     frame: Any = None
+    left_out: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 def framed(tree: Any, is_part: Callable[[Any], bool], is_tensor: Callable[[Any], bool]) -> Framed:
@@ -71,12 +73,19 @@ class _Taker:
             made = [type(value).__name__, rows]
             metadata = getattr(value, "_metadata", None)
             if metadata is not None:
-                made.append(plain(metadata))
+                made += self._metadata(metadata, keys)
         else:
             items = [self.node(item, (*keys, i), (*path, i)) for i, item in enumerate(value)]
             made = [type(value).__name__, items]
         self.open.discard(id(value))
         return made
+
+    def _metadata(self, metadata: Any, keys: tuple[Any, ...]) -> list[Any]:
+        try:
+            return [plain(metadata)]
+        except FrameError:
+            self.made.left_out.append(keys)
+            return []
 
     def _leaf(self, value: Any, keys: tuple[Any, ...], path: tuple[str | int, ...]) -> str:
         """Its flat key: another than torch's where two key paths read the same."""
@@ -160,7 +169,10 @@ def _value(node: Any) -> Any:
             raise FrameError("a value that is none")
         return node
     if len(node) == 2 and node[0] == "bytes" and type(node[1]) is str:
-        return bytes.fromhex(node[1])
+        try:
+            return bytes.fromhex(node[1])
+        except ValueError:
+            raise FrameError("bytes that are none") from None
     kind, rows, *_ = _opened(node)
     if kind in _SEQUENCES:
         return _SEQUENCES[kind]([_value(row) for row in rows])

@@ -15,7 +15,7 @@ from typing import Any, Final
 from unmoor.describe import describe_path
 from unmoor.describe.pausing import collector_paused
 from unmoor.distributed.meeting import Meeting, meet
-from unmoor.errors import ArgumentConflict, KindError, UsageError, add_details
+from unmoor.errors import ArgumentConflict, KindError, UsageError
 from unmoor.execute.streaming import Verify
 from unmoor.live import devices
 from unmoor.live.labels import objects_text
@@ -104,7 +104,7 @@ def _plan(catalog: Catalog, asked: Asked, place: tuple[int, int] | None = None) 
         with collector_paused():
             made = plan_restore(catalog, target, policy)
     except KindError as error:
-        add_details(error, likeness(catalog, target, error.wanted))
+        error.add_details(*likeness(catalog, target, error.wanted))
         raise with_neighbours(error, catalog.path) from None
     return replace(made, text=plan_text(made)), handles
 
@@ -171,7 +171,7 @@ def _broadcasts_told(meeting: Meeting) -> Iterator[None]:
         yield
     except KindError as error:
         if meeting.size > 1 and error.wanted == "optimizer":
-            add_details(error, (_BROADCASTS,))
+            error.add_details(_BROADCASTS)
         raise
 
 

@@ -51,8 +51,8 @@ def engine_of(name: str) -> deepspeed.DeepSpeedEngine:
 def held(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
     """Master weights and moments of every parameter, whole.
 
-    Put together from the flat parts: DeepSpeed's own functions look for parameters in round robin order where they would
-    be without it, and know no state right after loading.
+    Put together from the flat parts: DeepSpeed's own functions look for parameters in round robin order where they
+    would be without it, and know no state right after loading.
     """
     zero = engine.optimizer
     if engine.zero_optimization_stage() == 3:
