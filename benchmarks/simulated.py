@@ -16,7 +16,7 @@ from unmoor.values.plan import Plan
 from unmoor.values.strides import contiguous
 from unmoor.values.target import Slot, Target, TargetGroup, TargetModule, TargetOptimizer, TargetParam
 
-__all__ = ["Planned", "rank_plan"]
+__all__ = ["Planned", "rank_plan", "simulated_run"]
 
 ROWS, COLUMNS = 2048, 64
 
@@ -32,7 +32,7 @@ class Planned(NamedTuple):
 
 def rank_plan(tensors: int, rank: int, ranks: int) -> Planned:
     """The plan of one rank of many: a model and Adam's state, `tensors` tensors in one file, their rows shared out."""
-    catalog, target = _catalog(tensors // 4), _target(tensors // 4, rank, ranks)
+    catalog, target = simulated_run(tensors, rank, ranks)
     policy = Policy()
     made: list[Plan] = []
     read: list[int] = []
@@ -40,6 +40,11 @@ def rank_plan(tensors: int, rank: int, ranks: int) -> Planned:
     copies = made[-1].copies()
     scheduled = seconds(lambda: read.append(bytes_of(copies)), rounds=2)
     return Planned(planned, scheduled, read[-1], sum(_nbytes(copy.slot) for copy in copies))
+
+
+def simulated_run(tensors: int, rank: int, ranks: int) -> tuple[Catalog, Target]:
+    """The file, and the run as that rank has it."""
+    return _catalog(tensors // 4), _target(tensors // 4, rank, ranks)
 
 
 def _nbytes(slot: Slot) -> int:

@@ -269,6 +269,7 @@ def into_shards(folder: str, nbytes: int, rounds: int) -> str:
 
 CONVERT = """
 import sys, warnings
+from pathlib import Path
 warnings.simplefilter("ignore")
 import torch, unmoor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_save_to_dcp
@@ -276,7 +277,7 @@ from benchmarks import common
 way, source, target, tiny = sys.argv[1:]
 call = {"unmoor.convert": unmoor.convert, "dcp_to_torch_save": dcp_to_torch_save,
         "torch_save_to_dcp": torch_save_to_dcp}[way]
-call(tiny + source[-1], tiny + target[-1] + "2")
+call(tiny + Path(source).suffix, tiny + "2" + Path(target).suffix)
 common.reset_peak()
 live, clock = common.memory(), common.Clock()
 call(source, target)
@@ -285,36 +286,36 @@ print(clock(), common.peak_memory() - live)
 
 
 def conversions(folder: str, nbytes: int) -> str:
-    """`.../f` are files and `.../d` folders; the last letter says which."""
+    """Names that end in .pt are files, those in .dcp folders."""
     import torch
     from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 
-    torch.save({"model": {"w": torch.zeros(3)}}, f"{folder}/tiny-f")
-    torch_save_to_dcp(f"{folder}/tiny-f", f"{folder}/tiny-d")
+    torch.save({"model": {"w": torch.zeros(3)}}, f"{folder}/tiny.pt")
+    torch_save_to_dcp(f"{folder}/tiny.pt", f"{folder}/tiny.dcp")
     wide = nbytes // 2 // 4 // 4096
     tensors = {
         "one": torch.ones(wide, 4096),
         **{f"layer.{i}": torch.full((wide // 64, 4096), float(i)) for i in range(64)},
     }
-    torch.save({"model": tensors, "step": 7}, f"{folder}/run.f")
+    torch.save({"model": tensors, "step": 7}, f"{folder}/run.pt")
     del tensors
     rows = [(f"(c) {nbytes / 1e9:.1f} GB, half of it one tensor", "seconds", "GB/s", "extra memory")]
     for title, way, source, target in (
-        ("file -> folder, unmoor.convert", "unmoor.convert", "run.f", "run.d"),
-        ("folder -> file, unmoor.convert", "unmoor.convert", "run.d", "back.f"),
-        ("file -> file, unmoor.convert", "unmoor.convert", "run.f", "again.f"),
-        ("file -> folder, torch_save_to_dcp", "torch_save_to_dcp", "run.f", "torch.d"),
-        ("folder -> file, dcp_to_torch_save", "dcp_to_torch_save", "run.d", "torch.f"),
+        ("file -> folder, unmoor.convert", "unmoor.convert", "run.pt", "run.dcp"),
+        ("folder -> file, unmoor.convert", "unmoor.convert", "run.dcp", "back.pt"),
+        ("file -> file, unmoor.convert", "unmoor.convert", "run.pt", "again.pt"),
+        ("file -> folder, torch_save_to_dcp", "torch_save_to_dcp", "run.pt", "torch.dcp"),
+        ("folder -> file, dcp_to_torch_save", "dcp_to_torch_save", "run.dcp", "torch.pt"),
     ):
-        command = [sys.executable, "-c", CONVERT, way, f"{folder}/{source}", f"{folder}/{target}", f"{folder}/tiny-"]
+        command = [sys.executable, "-c", CONVERT, way, f"{folder}/{source}", f"{folder}/{target}", f"{folder}/tiny"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{title} failed:\n{done.stderr[-4000:]}")
         seconds, extra = map(float, done.stdout.split()[-2:])
         rows.append((title, f"{seconds:.1f}", f"{nbytes / 1e9 / seconds:.2f}", f"{extra / _MIB:.0f} MiB"))
-        if target in ("back.f", "again.f"):
-            _compare(f"{folder}/run.f", f"{folder}/{target}")
-        if target != "run.d":
+        if target in ("back.pt", "again.pt"):
+            _compare(f"{folder}/run.pt", f"{folder}/{target}")
+        if target != "run.dcp":
             (shutil.rmtree if Path(f"{folder}/{target}").is_dir() else os.unlink)(f"{folder}/{target}")
     return common.table(rows)
 

@@ -408,7 +408,8 @@ def convert(
 ) -> Receipt:
     """Write a checkpoint in another format, streaming: no tensor is ever whole in memory.
 
-    The target appears at once when it is complete and on the disk, or not at all. Nothing in the source is run.
+    The target appears at once when it is complete and on the disk, or not at all. Nothing in the source is run. No
+    other rank is met: call it in one process.
 
     source: anything that `describe` reads: a file of torch or safetensors, a folder of torch.distributed.checkpoint, an
         index of several files, a folder of several.

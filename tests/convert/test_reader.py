@@ -11,6 +11,8 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
 import unmoor
+from tests.cases.files import tiny, train
+from tests.describe.zero_maker import Shape, ZeroMaker
 
 from .trees import difference, run, tree
 
@@ -185,3 +187,29 @@ def test_another_path_takes_the_place_of_the_first(tmp_path):
     dcp.load(state, storage_reader=reader, checkpoint_id=tmp_path / "b.pt")
     assert torch.equal(state["w"], torch.full((3,), 2.0))
     assert reader.checkpoint_id == str(tmp_path / "b.pt")
+
+
+@pytest.mark.parametrize("road", ["reader", "safetensors", "file", "folder"])
+def test_reads_the_partitions_of_deepspeed(tmp_path, road):
+    """A ZeRO-3 folder of three ranks: whole fp32 weights and moments by name, through dcp.load and every conversion."""
+    model = tiny(3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+    train(model, optimizer)
+    folder = ZeroMaker(model, optimizer, Shape(3, 3)).write(tmp_path / "zero")
+    if road == "reader":
+        other = tiny(4)
+        first, weight = next(iter(model.state_dict().items()))
+        moments = {first: {"exp_avg": torch.zeros_like(weight)}}
+        state = {"model": other.state_dict(), "optimizer": {"state": moments}}
+        dcp.load(state, storage_reader=unmoor.CheckpointReader(folder))
+        moment = next(iter(optimizer.state.values()))["exp_avg"]
+        assert torch.equal(state["optimizer"]["state"][first]["exp_avg"], moment)
+        found = other.state_dict()
+    elif road == "safetensors":
+        unmoor.convert(folder, tmp_path / "m.safetensors", only="model")
+        found = unmoor.load(tmp_path / "m.safetensors")
+    else:
+        target = tmp_path / ("m.pt" if road == "file" else "m")
+        unmoor.convert(folder, target, only=["model", "optimizer"])
+        found = unmoor.load(target)["model"]
+    assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())

@@ -51,7 +51,8 @@ class ZeroMaker:
             self.units.append(named[done : done + size])
             done += size
         self.optimizer = optimizer
-        module = {name: value.to(shape.dtype) for name, value in model.state_dict().items()}
+        stored = model.state_dict()
+        module = {name: v.to(shape.dtype) if v.is_floating_point() else v for name, v in stored.items()}
         self.models = [self._model(module, model) for _ in range(shape.world if shape.stage == 3 else 1)]
         self.optimizers = [self._optimizer(rank) for rank in range(shape.world)]
 

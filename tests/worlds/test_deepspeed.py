@@ -1,4 +1,4 @@
-"""Flat shares of DeepSpeed and of FSDP1 restored in worlds of another size: each rank cuts what it holds out of them."""
+"""Flat shares of DeepSpeed and of FSDP1 restored in worlds of another size: each rank takes its own part of them."""
 
 from __future__ import annotations
 

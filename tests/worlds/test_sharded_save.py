@@ -202,6 +202,7 @@ TOLD = {
     "absent": ("SaveError", "does not exist", "does not exist"),
     "knot": ("UsageError", "contains itself", "contains itself"),
     "holes": ("SaveError", "w: 15 of its 35 elements are in no chunk", "w: 15 of its 35 elements are in no chunk"),
+    "drifted": ("RanksDiffer", "bias   rank 0 unlike rank 1", "bias   rank 0 unlike rank 1"),
     "node": ("SaveError", "node-1", "node-1"),
 }
 

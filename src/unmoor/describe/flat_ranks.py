@@ -171,9 +171,9 @@ def _is_flat_optimizer(value: Mapping[Any, Any]) -> bool:
 
 def _local(value: Any) -> TensorNode | None:
     """A rank's shard of a FlatParameter; an empty tensor where it holds none; None for what is none."""
-    if type(value) is CompositeTensor and value.layout == "sharded":
+    if type(value) is CompositeTensor and value.layout == "sharded" and len(value.shape) == 1:
         nodes = list(value.children.values())
-        return nodes[0] if nodes else TensorNode(None, 0, (0,), (1,), value.dtype, "cpu")
+        value = nodes[0] if nodes else TensorNode(None, 0, (0,), (1,), value.dtype, "cpu")
     return value if type(value) is TensorNode and len(value.shape) == 1 else None
 
 
@@ -227,12 +227,12 @@ class _Merge:
     def model(self, keys: Keys) -> dict[Any, Any]:
         """Every FlatParameter whole. Buffers are those of rank 0; views of a FlatParameter are put together too."""
         states = [_at(file.tree, keys) for file in self.group.files]
-        made = {}
+        made, flat = {}, [_flat_storages(state) for state in states]
         for name, node in states[0].items():
             nodes = [state.get(name) for state in states]
             if type(name) is str and FLAT.fullmatch(name):
                 made[name] = self._flat(name, nodes)
-            elif self._is_cut(states, nodes):
+            elif _is_cut(flat, nodes):
                 made[name] = self._whole(str(name), nodes)
             else:
                 made[name] = node
@@ -250,7 +250,7 @@ class _Merge:
             found = {name: [entry[name] for entry in own if name in entry] for name in names}
             state[identity] = {name: self._entry(f"{identity}.{name}", nodes) for name, nodes in found.items()}
         groups = states[0]["param_groups"]
-        order = {i: n for n, i in enumerate(i for group in groups for i in _listed(group))}
+        order = {i: n for n, i in enumerate(i for group in groups for i in _listed(group) if type(i) in (int, str))}
         ordered = dict(sorted(state.items(), key=lambda item: order.get(item[0], len(order))))
         return {**states[0], "state": ordered}
 
@@ -265,14 +265,6 @@ class _Merge:
                 path=self.path,
             )
 
-    def _is_cut(self, states: Sequence[Mapping[Any, Any]], nodes: Sequence[Any]) -> bool:
-        """Whether each rank has a piece of its own: pieces differ in size, or look into the rank's FlatParameter."""
-        if not all(type(node) is TensorNode and len(node.shape) == 1 for node in nodes):
-            return False
-        if len({node.shape for node in nodes}) > 1:
-            return True
-        return all(_storage(node) in _flat_storages(state) for state, node in zip(states, nodes, strict=True))
-
     def _flat(self, name: str, nodes: Sequence[Any]) -> TensorNode | None:
         """The whole of a FlatParameter; a ShardedTensor says itself where its shard begins."""
         position = 0
@@ -284,8 +276,8 @@ class _Merge:
             starts = node.detail["starts"] if type(node) is CompositeTensor else ()
             if starts and starts[0] != (position,):
                 self.faults.append(
-                    f"{file.name} holds {name} from element {starts[0][0]:,} on, and its rank's shard begins at "
-                    f"{position:,}"
+                    f"{file.name} holds {name} from element {listing([f'{n:,}' for n in starts[0]])} on, "
+                    f"and its rank's shard begins at {position:,}"
                 )
                 return None
             position += local.shape[0]
@@ -312,6 +304,15 @@ class _Merge:
             self.faults.append(f"{place} is of {' and '.join(dtypes)} on different ranks")
             return None
         return joined(f"{self.group.stem}:{place}", full) if full else nodes[0]
+
+
+def _is_cut(flat: Sequence[set[str]], nodes: Sequence[Any]) -> bool:
+    """Whether each rank has a piece of its own: pieces differ in size, or look into the rank's FlatParameters."""
+    if not all(type(node) is TensorNode and len(node.shape) == 1 for node in nodes):
+        return False
+    if len({node.shape for node in nodes}) > 1:
+        return True
+    return all(_storage(node) in storages for storages, node in zip(flat, nodes, strict=True))
 
 
 def _listed(group: Any) -> Sequence[Any]:

@@ -96,7 +96,9 @@ def described_sums(catalog: Catalog, content: Content, strict: Sequence[Keys]) -
         node = entry.node
         if entry.keys in wanted and node is not None and node.storage is not None and node.storage.crc32 is not None:
             offset = entry.offset if node.numel else 0
-            found[entry.keys] = f"{offset} {entry.stride} {node.storage.nbytes} {node.storage.crc32}"
+            found[entry.keys] = (
+                f"{offset} {entry.stride} {sorted(node.bits)} {node.storage.nbytes} {node.storage.crc32}"
+            )
     return _with_rest(found, content, strict)
 
 

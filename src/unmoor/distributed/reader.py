@@ -120,7 +120,7 @@ class CheckpointReader(StorageReader):
         here torch takes for a sign to look elsewhere, and tells of it as an AssertionError.
         """
         try:
-            _, entries = self._described()
+            entries = self._described()[1]
         except UnmoorError as error:
             refused: Any = _Refused(error)
             return Metadata(refused)

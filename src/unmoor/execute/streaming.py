@@ -90,7 +90,8 @@ def stream(
                 touched=touched,
             )
             crew.run(jobs, reading.read, threads=threads, buffer_bytes=buffer_bytes)
-    meter.advance(stored_bytes(copies, verify=verify) - meter.total)
+    if progress is not None:
+        meter.advance(stored_bytes(copies, verify=verify) - meter.total)
     whole = [block for block in blocks if not block.in_part]
     vouched = sum(verify != "none" and block.storage.crc32 is not None for block in whole)
     parts = {taker.slot for wave in waves for block in wave if block.in_part for taker in block.takers}

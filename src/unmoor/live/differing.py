@@ -279,7 +279,8 @@ def strict_sums(content: Content, strict: Iterable[Keys], crc: Crc, alive: Calla
             blob = StorageBlob(entry.storage, entry.start, entry.end - entry.start)
             sums[id(entry)] = f"{blob.nbytes} {blob.checksum(crc, alive)}"
         offset = tensor.storage_offset() - entry.start // tensor.itemsize if tensor.numel() else 0
-        found[keys] = f"{offset} {tuple(tensor.stride())} {sums[id(entry)]}"
+        bits = [name for name, lazy in (("conj", tensor.is_conj()), ("neg", tensor.is_neg())) if lazy]
+        found[keys] = f"{offset} {tuple(tensor.stride())} {bits} {sums[id(entry)]}"
     return found
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from unmoor.errors import MismatchError, UsageError
+from unmoor.values.text import listing
 
 from .modules import state_tensors
 
@@ -29,6 +30,13 @@ class Gradients:
 
     def _parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         view = state_tensors(self._module)
+        sharded = [name for name in view.parameters if not isinstance(view.tensors[name], nn.Parameter)]
+        if sharded:
+            raise UsageError(
+                f"the gradients of {listing(sorted(sharded))} are kept by FSDP or as DTensors, not by the parameters that "
+                "the model has",
+                remedy="Save after optimizer.step() and zero_grad(), and leave gradients= out.",
+            )
         yield from ((name, tensor) for name, tensor in view.tensors.items() if name in view.parameters)
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -21,7 +21,8 @@ class Held:
 
     The parts are views of the live memory: writing to them changes the run. A rank without any part of it has none;
     parts have elements, unless the whole tensor has none. `local` is that memory in the form in which it is kept (the
-    local tensor of a DTensor, a flat window of FSDP's), None where nothing keeps it as one.
+    local tensor of a DTensor, a flat window of FSDP's), None where nothing keeps it as one. `replicated` tells that
+    other ranks may have the same boxes.
     """
 
     shape: torch.Size
@@ -30,6 +31,7 @@ class Held:
     parts: tuple[tuple[Box, torch.Tensor], ...]
     requires_grad: bool = False
     local: torch.Tensor | None = None
+    replicated: bool = False
 
     def size(self) -> torch.Size:
         """The shape of the whole tensor."""

@@ -7,6 +7,7 @@ the model has.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +53,8 @@ Key = tuple[int, int]
 class Seat:
     """A parameter of the model as an optimizer holds it: `tensor` is its whole memory, or Held.
 
-    `owner` is what the group has. `piece` is set for one of the parameters in a FlatParameter; `window` for one that the model kept beside a
-    FlatParameter which is spread over ranks.
+    `owner` is what the group has. `piece` is set for one of the parameters in a FlatParameter; `window` for one that
+    the model kept beside a FlatParameter which is spread over ranks.
     """
 
     key: Key
@@ -110,7 +111,13 @@ def _held(tensor: Any, local: torch.Tensor, name: str) -> Held:
             f"{tuple(tensor.placements)} say {[box.sizes for box in boxes]}",
             remedy="Make it with distribute_tensor, or give DTensor.from_local its shape and stride.",
         )
-    return Held(tensor.shape, tensor.dtype, local.device, parts, tensor.requires_grad, local)
+    return Held(tensor.shape, tensor.dtype, local.device, parts, tensor.requires_grad, local, _is_replicated(tensor))
+
+
+def _is_replicated(tensor: Any) -> bool:
+    """Whether some ranks of a DTensor's mesh have the same elements."""
+    pairs = zip(tensor.placements, tensor.device_mesh.shape, strict=True)
+    return any(placement.is_replicate() and size > 1 for placement, size in pairs)
 
 
 def _laid_out_alike(param: Any, value: Any) -> bool:
@@ -128,7 +135,7 @@ def _beside(own: Any, value: Any) -> Any:
     if not isinstance(own, Held):
         return local
     parts = tuple((box, local) for box in own.boxes)
-    return Held(own.shape, value.dtype, local.device, parts, value.requires_grad, local)
+    return Held(own.shape, value.dtype, local.device, parts, value.requires_grad, local, own.replicated)
 
 
 def _unclear(tensor: Any) -> str:
@@ -136,6 +143,9 @@ def _unclear(tensor: Any) -> str:
     if any(placement.is_partial() for placement in tensor.placements):
         return "each rank has a summand of its values and not a part of them"
     sizes = tensor.device_mesh.shape
+    dims = [placement.dim for placement in tensor.placements if hasattr(placement, "dim")]
+    if len(set(dims)) < len(dims) and not hasattr(sys.modules[type(tensor.placements[0]).__module__], "_StridedShard"):
+        return f"torch {torch.__version__} does not tell which of two meshes cut one dimension first"
     for number, placement in enumerate(tensor.placements):
         factor = getattr(placement, "split_factor", None)
         if factor is None or sizes[number] == 1:

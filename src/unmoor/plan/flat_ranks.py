@@ -141,7 +141,7 @@ def _of_one_rank(catalog: Catalog, part: Part, module: TargetModule, fault: Faul
     """What to say of the file of one rank: how many elements are there, of how many."""
     values = {name: part.node[name] for name in _names(part.node)}
     held = sum(node.shape[0] for value in values.values() if (node := _flat(value)) is not None)
-    known = [value.shape[0] for value in values.values() if type(value) is CompositeTensor]
+    known = [prod(value.shape) for value in values.values() if type(value) is CompositeTensor]
     total = sum(known) if len(known) == len(values) else sum(prod(shape) for _, shape in _params(module))
     what = listing(list(values), 2)
     return shard_fault(catalog.path, fault.label, what, held, total) if held < total else fault

@@ -17,6 +17,7 @@ from typing import Any
 from unmoor.distributed.comparing import Compared, hold_equal, live_sums
 from unmoor.distributed.engine import Job, failure_of, own_failure, write, written_bytes
 from unmoor.distributed.meeting import Meeting
+from unmoor.distributed.replicas import Copies, copies_of, packed, refuse_unequal, unequal
 from unmoor.distributed.saving import Share, share_of
 from unmoor.errors import SaveError, UnmoorError, UsageError
 from unmoor.execute.commit import refuse_full, save_error
@@ -114,10 +115,16 @@ def prepare_sharded(
         )
     hold_equal(meeting, content, live_sums(meeting, content, compared.strict), path)
     share = share_of(content, compared.own.tree, meeting.rank)
-    shares = meeting.to_first(_told(share) if meeting.rank else _told(replace(share, frame=None, promise={})))
+    copies = copies_of(content, meeting.alive)
+    shares = meeting.to_first(_told(share, copies, meeting.rank))
     staging, completion, nbytes, labels = None, None, share.nbytes, list[str]()
-    if shares is not None:
-        heard = [json.loads(one) for one in shares]
+    heard = [] if shares is None else [json.loads(one) for one in shares]
+    differ = json.loads(
+        meeting.from_first(json.dumps(unequal([bytes.fromhex(one["copies"]) for one in heard])).encode())
+    )
+    if differ:
+        refuse_unequal(meeting, copies, differ, path)
+    if heard:
         nbytes = sum(one["nbytes"] for one in heard)
         labels = list(dict.fromkeys(str(row[0]) for one in heard for row in (one["frame"] or [0, []])[1]))
         staging = _staged(path, nbytes)
@@ -141,10 +148,13 @@ def prepare_sharded(
     return Prepared(job, staging, meeting.rank, receipt, begin, nbytes)
 
 
-def _told(share: Share) -> bytes:
-    """What rank 0 has to know of another rank's share."""
-    own = [[list(keys[2:]), list(shape), dtype] for keys, (shape, dtype) in share.promise.items() if keys[0] == RANKS]
-    return json.dumps({"nbytes": share.nbytes, "frame": share.frame, "own": own}).encode()
+def _told(share: Share, copies: Copies, rank: int) -> bytes:
+    """What rank 0 has to know of another rank's share, and of its own."""
+    promise = share.promise.items() if rank else ()
+    own = [[list(keys[2:]), list(shape), dtype] for keys, (shape, dtype) in promise if keys[0] == RANKS]
+    frame = share.frame if rank else None
+    told = {"nbytes": share.nbytes, "frame": frame, "own": own, "copies": packed(copies).hex()}
+    return json.dumps(told).encode()
 
 
 def _staged(path: str, nbytes: int) -> Staging:

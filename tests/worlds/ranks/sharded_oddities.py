@@ -277,6 +277,7 @@ def refusals(rank: int, world: int, place: str) -> Any:
     path = _written(rank, f"{place}/moved.pt", sharded.Uneven(1).state_dict())
     found["moved"] = _error(unmoor.restore, path=path, model=model, optimizer=own, model_device="meta", rng=False)
     found["moved alone"] = _error(unmoor.restore, path=path, model=model, model_device="meta", rng=False)
+    found["gradients"] = _error(unmoor.gradients(model).state_dict)
     found["stays"] = _error(unmoor.restore, path=path, model=model, model_device="cpu", rng=False)
     return found
 

@@ -50,7 +50,7 @@ def run(rank: int, world: int, folder: str, place: str) -> Any:
     import torch
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
     import unmoor
     from unmoor.wiring import saving_folder
@@ -122,6 +122,8 @@ def run(rank: int, world: int, folder: str, place: str) -> Any:
     knot["again"] = knot
     tried("knot", root / "knot", knot)
     tried("holes", root / "holes", {"w": torch.ones(3) if rank else spread})
+    drifted = DTensor.from_local(whole + (rank == 1), mesh, [Replicate()], run_check=False)
+    tried("drifted", root / "drifted", {"w": spread, "bias": drifted})
     own = root / f"node-{rank}"
     own.mkdir()
     os.chdir(own)
