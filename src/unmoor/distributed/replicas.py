@@ -1,4 +1,4 @@
-"""Copies of one box on several ranks (a mesh with a replicated dimension) held against each other before they are saved.
+"""Copies of one box on several ranks (a mesh with a replicated dimension), held against each other before a save.
 
 Torch's engine writes one of them, whichever rank has least to write: where they differ, the folder would be a mixture.
 """
@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 from unmoor.errors import RanksDiffer
 from unmoor.execute.checksums import crc32
@@ -36,7 +36,7 @@ def copies_of(content: Content, alive: Callable[[], None]) -> Copies:
         for box, part in held.parts if held.replicated else ():
             path = key_text(keys)
             values = part.detach().contiguous()
-            start = values.storage_offset() * values.itemsize
+            start = int(values.storage_offset()) * values.itemsize
             blob = StorageBlob(values.untyped_storage(), start, values.numel() * values.itemsize)
             found[hashlib.sha256(f"{path} {box.start}".encode()).digest()[:8]] = path, blob.checksum(crc32, alive)
     return found
@@ -69,14 +69,14 @@ def refuse_unequal(meeting: Meeting, copies: Copies, marks: Sequence[str], path:
     rows = [(name, _unlike(list(ranks.values()))) for (name, _), ranks in groups.items()]
     more = [f"and {len(rows) - _SHOWN:,} more"] if len(rows) > _SHOWN else []
     raise RanksDiffer(
-        f"{path} was not saved: {count(len(rows), 'part')} of tensors differ between the ranks that have copies of them; "
-        "what was there before is untouched",
+        f"{path} was not saved: {count(len(rows), 'part')} of tensors differ between the ranks that have copies; what "
+        "was there before is untouched",
         details=[*columns(rows[:_SHOWN], indent=0, gap=3), *more],
-        remedy="Replicas have the same values: a mesh dimension that is replicated was not kept in step. Broadcast over it "
-        "before saving.",
+        remedy="Ranks along a replicated dimension of a mesh have the same values: these were not kept in step. "
+        "Broadcast along it before saving.",
         path=path,
     )
 
 
-def _unlike(groups: Sequence[Sequence[int]]) -> str:
-    return " unlike ".join(ranks_text(list(ranks)) for ranks in sorted(groups))
+def _unlike(groups: list[list[int]]) -> str:
+    return " unlike ".join(map(ranks_text, sorted(groups)))

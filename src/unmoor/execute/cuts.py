@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -76,7 +76,10 @@ def _window(chunk: Chunk, box: Box) -> TensorNode:
     """The elements of a box as a tensor on the chunk's storage."""
     node = chunk.node
     steps = ((a - b) * step for a, b, step in zip(box.start, chunk.start, node.stride, strict=True))
-    return node if box.sizes == node.shape else replace(node, offset=node.offset + sum(steps), shape=box.sizes)
+    if box.sizes == node.shape:
+        return node
+    rest = (node.stride, node.dtype, node.device, node.requires_grad, node.parameter, node.bits, node.quantizer)
+    return TensorNode(node.storage, node.offset + sum(steps), box.sizes, *rest)
 
 
 def _near(chunks: Sequence[Chunk], box: Box) -> Sequence[Chunk]:

@@ -33,8 +33,8 @@ class Gradients:
         sharded = [name for name in view.parameters if not isinstance(view.tensors[name], nn.Parameter)]
         if sharded:
             raise UsageError(
-                f"the gradients of {listing(sorted(sharded))} are kept by FSDP or as DTensors, not by the parameters that "
-                "the model has",
+                f"the gradients of {listing(sorted(sharded))} are kept by FSDP or as DTensors, not by the parameters "
+                "that the model has",
                 remedy="Save after optimizer.step() and zero_grad(), and leave gradients= out.",
             )
         yield from ((name, tensor) for name, tensor in view.tensors.items() if name in view.parameters)

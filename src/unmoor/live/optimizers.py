@@ -20,7 +20,7 @@ from unmoor.values.text import count
 
 from .devices import tag
 from .modules import slot_of
-from .shards import Key, Seat, gather, group_seats, local_of, state_of
+from .shards import Key, Seat, gather, group_seats, is_flat, keys_of, local_of, state_of
 
 __all__ = [
     "apply_state",
@@ -133,12 +133,14 @@ def _own_form(optimizer: Optimizer) -> tuple[frozenset[str], bool]:
 
 def _joined(optimizer: Optimizer) -> tuple[tuple[int, ...], ...]:
     """The positions that each FlatParameter stands for."""
-    runs: dict[int, list[int]] = {}
-    seats = [seat for group in optimizer.param_groups for seat in group_seats(group)]
-    for position, seat in enumerate(seats):
-        if seat.piece is not None:
-            runs.setdefault(id(seat.owner), []).append(position)
-    return tuple(map(tuple, runs.values()))
+    runs: dict[int, tuple[int, ...]] = {}
+    first = 0
+    for param in live_params(optimizer):
+        number = len(keys_of(param))
+        if is_flat(param):
+            runs[id(param)] = tuple(range(first, first + number))
+        first += number
+    return tuple(runs.values())
 
 
 def _shared_storages(optimizer: Optimizer) -> frozenset[int]:

@@ -54,7 +54,6 @@ class Run:
 
     def sinks(self, copies: Sequence[Copy]) -> dict[str, TensorSink | HeldSink]:
         """Slot id -> sink, making the tensors of slots that do not exist yet."""
-        live = self._handles.tensors()
         seats = self._seats() if any(step.slot.make and step.slot.boxes is not None for step in copies) else {}
         found: dict[str, TensorSink | HeldSink] = {}
         for step in copies:
@@ -63,7 +62,7 @@ class Run:
                 seat = _owner(slot.id, seats) if slot.boxes is not None else None
                 own = fresh(seat, dtype_of(slot.dtype), torch.device(slot.device)) if seat else allocate(slot)
                 self._made[slot.id] = own
-            tensor = self._made[slot.id] if slot.make else live[slot.id]
+            tensor = self._made[slot.id] if slot.make else self._lookup[slot.id]
             found[slot.id] = sink_of(tensor, dense=slot.dense)
         return found
 

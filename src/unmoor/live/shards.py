@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -85,25 +86,15 @@ def whole(tensor: Any, name: str = "") -> Any:
     place of the whole belongs to.
     """
     if is_shared_out(tensor):
-        local = tensor.detach().to_local()
+        local = local_of(tensor)
         return local if tensor.device_mesh.size() == 1 else _held(tensor, local, name)
     window = piece_of(tensor) if isinstance(tensor, torch.Tensor) else None
     return tensor if window is None else window.cut(tensor)
 
 
 def _held(tensor: Any, local: torch.Tensor, name: str) -> Held:
-    """The box of a DTensor that is here. Where it is, torch says."""
-    why = _unclear(tensor)
-    if why:
-        raise UsageError(
-            f"{name or 'a DTensor'} is laid out as {tuple(tensor.placements)} over a mesh of "
-            f"{tuple(tensor.device_mesh.shape)}: {why}",
-            remedy="Redistribute it before saving or restoring: tensor.redistribute(placements=[...]).",
-        )
-    boxes: list[Box] = []
-    if tensor.device_mesh.get_coordinate() is not None:
-        chunks = tensor.__create_chunk_list__()
-        boxes = [Box(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in chunks]
+    """The box of a DTensor that is here."""
+    boxes = _boxes(tensor, name)
     parts = tuple((box, local) for box in boxes if 0 not in box.sizes or not tensor.numel())
     if any(box.sizes != tuple(part.shape) for box, part in parts):
         raise UsageError(
@@ -112,6 +103,30 @@ def _held(tensor: Any, local: torch.Tensor, name: str) -> Held:
             remedy="Make it with distribute_tensor, or give DTensor.from_local its shape and stride.",
         )
     return Held(tensor.shape, tensor.dtype, local.device, parts, tensor.requires_grad, local, _is_replicated(tensor))
+
+
+_BOXES: WeakKeyDictionary[Any, dict[Any, tuple[Box, ...]]] = WeakKeyDictionary()
+"""Mesh -> shape, placements and the coordinate of this rank -> boxes, which torch works out for every tensor anew."""
+
+
+def _boxes(tensor: Any, name: str) -> tuple[Box, ...]:
+    """Where the local tensor of a DTensor belongs. Torch says it; nowhere on a rank outside of the mesh."""
+    here = tensor.device_mesh.get_coordinate()
+    if here is None:
+        return ()
+    known = _BOXES.setdefault(tensor.device_mesh, {})
+    key = (tensor.shape, tuple(tensor.placements), tuple(here))
+    if key not in known:
+        why = _unclear(tensor)
+        if why:
+            raise UsageError(
+                f"{name or 'a DTensor'} is laid out as {tuple(tensor.placements)} over a mesh of "
+                f"{tuple(tensor.device_mesh.shape)}: {why}",
+                remedy="Redistribute it before saving or restoring: tensor.redistribute(placements=[...]).",
+            )
+        chunks = tensor.__create_chunk_list__()
+        known[key] = tuple(Box(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in chunks)
+    return known[key]
 
 
 def _is_replicated(tensor: Any) -> bool:
@@ -131,7 +146,7 @@ def _laid_out_alike(param: Any, value: Any) -> bool:
 
 def _beside(own: Any, value: Any) -> Any:
     """Such a DTensor as its parameter is seen: asking torch where each of its parts lies would take longer."""
-    local = value.detach().to_local()
+    local = local_of(value)
     if not isinstance(own, Held):
         return local
     parts = tuple((box, local) for box in own.boxes)
@@ -162,7 +177,10 @@ def local_of(value: Any) -> Any:
     """The memory of this process behind a value: its local tensor where it is spread over ranks."""
     if isinstance(value, Held):
         return value.local
-    return value.detach().to_local() if is_shared_out(value) else value
+    if not is_shared_out(value):
+        return value
+    with torch.no_grad():  # detaching the DTensor itself takes twenty times as long
+        return value.to_local().detach()
 
 
 def prepare(place: Place) -> None:

@@ -95,7 +95,7 @@ class _Copier:
             return found
         with torch.no_grad():
             parts = tuple((box, part.detach().to("cpu", copy=True)) for box, part in value.parts)
-        made = Held(value.shape, value.dtype, torch.device("cpu"), parts, value.requires_grad)
+        made = replace(value, device=torch.device("cpu"), parts=parts, local=None)
         return self._remember(value, made)  # type: ignore[no-any-return]
 
     def _view(self, value: torch.Tensor) -> torch.Tensor:

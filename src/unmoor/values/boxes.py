@@ -26,10 +26,15 @@ def overlap(one: Box, other: Box) -> Box | None:
     >>> overlap(Box((0, 2), (3, 4)), Box((2, 0), (4, 3)))
     Box(start=(2, 2), sizes=(1, 1))
     """
-    start = tuple(map(max, one.start, other.start))
-    ends = (min(a + n, b + m) for a, n, b, m in zip(*one, *other, strict=True))
-    sizes = tuple(end - first for first, end in zip(start, ends, strict=True))
-    return Box(start, sizes) if all(size > 0 for size in sizes) else None
+    start: list[int] = []
+    sizes: list[int] = []
+    for a, n, b, m in zip(one.start, one.sizes, other.start, other.sizes, strict=True):
+        first, last = max(a, b), min(a + n, b + m)
+        if last <= first:
+            return None
+        start.append(first)
+        sizes.append(last - first)
+    return Box(tuple(start), tuple(sizes))
 
 
 def flat_boxes(shape: tuple[int, ...], start: int, stop: int) -> list[Box]:

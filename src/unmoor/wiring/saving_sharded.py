@@ -113,39 +113,77 @@ def prepare_sharded(
             f'"model{SUFFIX}", only="model") makes such a file of it.',
             path=path,
         )
-    hold_equal(meeting, content, live_sums(meeting, content, compared.strict), path)
+    if compared.strict:  # the same places on all ranks
+        hold_equal(meeting, content, live_sums(meeting, content, compared.strict), path)
     share = share_of(content, compared.own.tree, meeting.rank)
     copies = copies_of(content, meeting.alive)
     shares = meeting.to_first(_told(share, copies, meeting.rank))
-    staging, completion, nbytes, labels = None, None, share.nbytes, list[str]()
-    heard = [] if shares is None else [json.loads(one) for one in shares]
-    differ = json.loads(
-        meeting.from_first(json.dumps(unequal([bytes.fromhex(one["copies"]) for one in heard])).encode())
-    )
-    if differ:
-        refuse_unequal(meeting, copies, differ, path)
-    if heard:
-        nbytes = sum(one["nbytes"] for one in heard)
-        labels = list(dict.fromkeys(str(row[0]) for one in heard for row in (one["frame"] or [0, []])[1]))
-        staging = _staged(path, nbytes)
-        completion = _completion(staging, path, content, compared, share, heard)
+    first = None if shares is None else _first(path, content, compared, share, [json.loads(one) for one in shares])
     try:
-        staging, labels = _agreed(meeting, path, staging, labels)
+        reply = _Reply(*json.loads(meeting.from_first(None if first is None else first.reply.to_bytes())))
+        if reply.differ:
+            refuse_unequal(meeting, copies, reply.differ, path)
+        staging = _seen(meeting, path, Staging(*reply.staging))
     except BaseException:
-        if staging is not None:
-            discard(staging, path)
+        if first is not None and first.staging is not None:
+            discard(first.staging, path)
         raise
-    job = Job(share, staging.beside(path), path, meeting.group, completion or _not_here, progress)
-    receipt = Receipt(
+    complete = _not_here if first is None or first.completion is None else first.completion
+    nbytes = share.nbytes if first is None else first.nbytes
+    job = Job(share, staging.beside(path), path, meeting.group, complete, progress)
+    return Prepared(job, staging, meeting.rank, _receipt(path, content, meeting.size, reply.labels), begin, nbytes)
+
+
+def _receipt(path: str, content: Content, size: int, labels: list[str]) -> Receipt:
+    """What can be said before anything is written."""
+    each = f"; each has its own {listing(labels, 8)}" if labels else ""
+    return Receipt(
         path=path,
         nbytes=0,
         seconds=0.0,
         counts=content.counts(),
         converted=tuple(content.converted),
         findings=tuple(content.findings),
-        notes=(("ranks", f"{meeting.size}{f'; each has its own {listing(labels, 8)}' if labels else ''}"),),
+        notes=(("ranks", f"{size}{each}"),),
     )
-    return Prepared(job, staging, meeting.rank, receipt, begin, nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What rank 0 makes of all shares.
+
+    `differ` are the marks of copies that are not the same; else `staging` is the name and token of the hidden folder.
+    `labels` are the keys of the root under which ranks have leaves of their own.
+    """
+
+    differ: list[str]
+    staging: list[str]
+    labels: list[str]
+
+    def to_bytes(self) -> bytes:
+        """As it is sent."""
+        return json.dumps([self.differ, self.staging, self.labels]).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """What only rank 0 has: the folder it made, what it does at the end, all bytes that will be written, its reply."""
+
+    staging: Staging | None
+    completion: Completion | None
+    nbytes: int
+    reply: _Reply
+
+
+def _first(path: str, content: Content, compared: Compared, share: Share, heard: list[dict[str, Any]]) -> _First:
+    nbytes = sum(one["nbytes"] for one in heard)
+    differ = unequal([bytes.fromhex(one["copies"]) for one in heard])
+    if differ:
+        return _First(None, None, nbytes, _Reply(differ, [], []))
+    labels = list(dict.fromkeys(str(row[0]) for one in heard for row in (one["frame"] or [0, []])[1]))
+    staging = _staged(path, nbytes)
+    completion = _completion(staging, path, content, compared, share, heard)
+    return _First(staging, completion, nbytes, _Reply([], [staging.name, staging.token], labels))
 
 
 def _told(share: Share, copies: Copies, rank: int) -> bytes:
@@ -168,13 +206,10 @@ def _staged(path: str, nbytes: int) -> Staging:
         raise save_error(error, path, target, nbytes) from error
 
 
-def _agreed(meeting: Meeting, path: str, staging: Staging | None, labels: list[str]) -> tuple[Staging, list[str]]:
-    """The hidden folder that rank 0 made, once every rank has seen it, and the labels of the ranks' own leaves."""
-    given = None if staging is None else json.dumps([staging.name, staging.token, labels]).encode()
-    name, token, labels = json.loads(meeting.from_first(given))
-    found = Staging(name, token)
+def _seen(meeting: Meeting, path: str, staging: Staging) -> Staging:
+    """The hidden folder that rank 0 made, once every rank has seen it."""
     unseen = None
-    if not sees(found, path):
+    if not sees(staging, path):
         folder = os.path.dirname(os.path.realpath(path))
         unseen = SaveError(
             f"{path} was not saved: this rank does not see the folder that rank 0 made beside it",
@@ -183,7 +218,7 @@ def _agreed(meeting: Meeting, path: str, staging: Staging | None, labels: list[s
             path=path,
         )
     meeting.settle(unseen, "looking for the folder that rank 0 made")
-    return found, labels
+    return staging
 
 
 def _completion(
