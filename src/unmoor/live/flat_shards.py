@@ -26,7 +26,8 @@ class Piece(NamedTuple):
     """One parameter of the model inside a FlatParameter. Those that share memory have the same number.
 
     `stride` is None for a contiguous one. This rank has its elements `first` to `stop`, counted as they lie in memory,
-    from element `start` of the rank's share on; `spread` tells that several ranks share the FlatParameter.
+    from element `start` of the rank's share on; `spread` tells that several ranks share the FlatParameter, `replicated`
+    that others have the same share.
     """
 
     module: nn.Module
@@ -38,6 +39,7 @@ class Piece(NamedTuple):
     first: int
     stop: int
     spread: bool
+    replicated: bool
 
     def cut(self, flat: torch.Tensor) -> Any:
         """What is this parameter's of a tensor laid out like the share: a view in its shape, or Held."""
@@ -58,7 +60,8 @@ class Piece(NamedTuple):
             view = window[begin : begin + box.numel].view(box.sizes).permute(back)
             begin += box.numel
             parts.append((Box(tuple(box.start[i] for i in back), tuple(box.sizes[i] for i in back)), view))
-        return Held(torch.Size(self.shape), window.dtype, window.device, tuple(parts), requires_grad, window)
+        shape, replicated = torch.Size(self.shape), self.replicated
+        return Held(shape, window.dtype, window.device, tuple(parts), requires_grad, window, replicated)
 
     def _order(self) -> list[int]:
         """The dimensions, from the one that reaches farthest in memory on."""
@@ -100,17 +103,18 @@ def pieces(flat: Any) -> Iterator[Piece]:
     contiguous = getattr(flat, "_contiguities", None) or [True] * len(flat._param_infos)
     strides = getattr(flat, "_strides", None) or [None] * len(flat._param_infos)
     shared = list(getattr(flat, "_shared_param_infos", None) or ())
-    for number, (start, first, stop, spread) in enumerate(_ranges(flat)):
+    common = (_is_spread(flat), flat in _HYBRID)
+    for number, own in enumerate(_ranges(flat)):
         info, shape = flat._param_infos[number], tuple(flat._shapes[number])
         stride = None if contiguous[number] else tuple(strides[number])
-        yield Piece(info.module, info.param_name, shape, stride, number, start, first, stop, spread)
+        yield Piece(info.module, info.param_name, shape, stride, number, *own, *common)
         for other in shared:
             if (other.prim_module, other.prim_param_name) == (info.module, info.param_name):
-                yield Piece(other.module, other.param_name, shape, stride, number, start, first, stop, spread)
+                yield Piece(other.module, other.param_name, shape, stride, number, *own, *common)
 
 
-def _ranges(flat: Any) -> Iterator[tuple[int, int, int, bool]]:
-    """For each parameter: where its part begins in the share, which of its elements that is, and whether it is spread.
+def _ranges(flat: Any) -> Iterator[tuple[int, int, int]]:
+    """For each parameter: where its part begins in the share, and which of its elements that is.
 
     Padding stands between parameters, and behind the last on the last ranks.
     """
@@ -118,12 +122,12 @@ def _ranges(flat: Any) -> Iterator[tuple[int, int, int, bool]]:
         for info in flat._shard_param_infos:
             here = info.in_shard
             first = info.intra_param_start_idx if here else 0
-            yield (info.offset_in_shard, first, info.intra_param_end_idx + 1, True) if here else (0, 0, 0, True)
+            yield (info.offset_in_shard, first, info.intra_param_end_idx + 1) if here else (0, 0, 0)
         return
     start = 0
     for size, padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
         if not padding:
-            yield start, 0, size, False
+            yield start, 0, size
         start += size
 
 
@@ -139,6 +143,9 @@ def _is_spread(flat: Any) -> bool:
 _FLATS: Any = WeakTensorKeyDictionary()
 """FlatParameter -> whether it is spread over ranks, of modules that were looked at."""
 
+_HYBRID: Any = WeakTensorKeyDictionary()
+"""FlatParameters of which several groups of ranks have a copy each."""
+
 _ORIGINALS: Any = WeakTensorKeyDictionary()
 """Parameter that the model kept -> its FlatParameter (weakly), and its number there."""
 
@@ -153,6 +160,8 @@ def note_flat(handle: Any) -> None:
     if spread and getattr(flat, "_local_shard", None) is not None:
         handle.reshard(free_unsharded_flat_param=True)
     _FLATS[flat] = spread
+    if "HYBRID" in handle._sharding_strategy.name:
+        _HYBRID[flat] = True
     for number, param in enumerate(getattr(flat, "_params", None) or ()):
         _ORIGINALS[param] = (weakref.ref(flat), number)
 

@@ -115,7 +115,7 @@ def plain(value: Any) -> Any:
     kind = type(value).__name__
     if value is None or type(value) in (str, bool, int, float):
         return value
-    if type(value) is bytes:
+    if isinstance(value, bytes):
         return ["bytes", value.hex()]
     if isinstance(value, dict) and kind in _MAPPINGS:
         return [kind, [[plain(key), plain(item)] for key, item in value.items()]]
