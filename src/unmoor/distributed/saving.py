@@ -7,16 +7,15 @@ hidden folder a checkpoint: so that a save in the background commits as any othe
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
@@ -30,10 +29,9 @@ from unmoor.values.frames import Framed, FrameError, framed
 from unmoor.values.ranks import RANKS
 from unmoor.values.text import key_text
 
-__all__ = ["Share", "Writer", "share_of"]
+from .items import write_items
 
-_COPIED_AHEAD: Final = 10_000_000
-"""Bytes that torch's writer copies from a CUDA device while others are written."""
+__all__ = ["Share", "Writer", "share_of"]
 
 Promise = dict[tuple[Any, ...], tuple[tuple[int, ...], str]]
 
@@ -204,12 +202,12 @@ class Writer(FileSystemWriter):
         complete: Callable[[str], None],
         progress: Callable[[int], None] | None,
     ) -> None:
-        ahead = _COPIED_AHEAD if torch.cuda.is_available() else 0
-        super().__init__(folder, sync_files=True, thread_count=1, per_thread_copy_ahead=ahead)
+        super().__init__(folder, sync_files=True)
+        self._folder = folder
         self._known_as = path
         self._share = share
         self._complete = complete
-        self.fs = self._watched = _Watched(progress)
+        self._told = progress
 
     def storage_meta(self) -> StorageMeta:
         """What torch notes of the place, in which the hidden name has no business."""
@@ -217,17 +215,14 @@ class Writer(FileSystemWriter):
 
     def stage(self, state_dict: Any) -> Any:
         """What a write in the background is given was copied to the CPU before."""
-        self.per_thread_copy_ahead = 0
         return state_dict
 
-    def write_data(self, plan: Any, planner: Any) -> Future[list[WriteResult]]:
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's items; a rank without any makes no file."""
-        try:
-            results = super().write_data(plan, planner).wait() if plan.items else []
-        except Exception:
-            if self._watched.failure is not None:
-                raise self._watched.failure from None
-            raise
+        results: list[WriteResult] = []
+        if plan.items:
+            name = f"{plan.storage_data.prefix}0.distcp"
+            results = write_items(os.path.join(self._folder, name), name, plan.items, planner.resolve_data, self._told)
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -247,51 +242,3 @@ class Writer(FileSystemWriter):
         ]
         super().finish(metadata, [*results, twins])
         self._complete(self.save_id)
-
-
-class _Watched(FileSystem):
-    """Files whose writing is watched: `progress` is told of bytes, `failure` is what the system said to a write.
-
-    Of that torch.save makes an error of its own.
-    """
-
-    def __init__(self, progress: Callable[[int], None] | None) -> None:
-        super().__init__()
-        self.failure: OSError | None = None
-        self.progress = progress
-
-    @contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
-        """A stream to a file."""
-        with super().create_stream(path, mode) as stream:
-            yield _Stream(stream, self) if mode == "wb" else stream
-
-
-class _Stream(io.IOBase):
-    """Passes everything on."""
-
-    def __init__(self, stream: Any, owner: _Watched) -> None:
-        self._stream, self._owner = stream, owner
-
-    def write(self, data: Any) -> int:
-        try:
-            nbytes: int = self._stream.write(data)
-        except OSError as error:
-            self._owner.failure = error
-            raise
-        if self._owner.progress is not None:
-            self._owner.progress(nbytes)
-        return nbytes
-
-    def tell(self) -> int:
-        return int(self._stream.tell())
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return int(self._stream.fileno())
-
-    def flush(self) -> None:
-        if not self._stream.closed:
-            self._stream.flush()

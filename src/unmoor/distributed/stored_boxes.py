@@ -1,22 +1,15 @@
-"""A described tree written as a folder of torch.distributed.checkpoint by one process, one box of a tensor at a time.
-
-Torch's writer keeps every tensor of a file until the file is complete; here each is let go as soon as it is written.
-"""
+"""A described tree as a folder of torch.distributed.checkpoint, written by one process, a box of a tensor at a time."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any, Final
 
 import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from unmoor.execute.checksums import crc32
 from unmoor.execute.tiling import is_dense, tiles
@@ -33,12 +26,10 @@ from .planners import SavePlanner
 from .saving import Share, Writer
 from .stored_sources import Sources
 
-__all__ = ["BOX_BYTES", "BoxWriter", "save_stored", "share_stored"]
+__all__ = ["BOX_BYTES", "save_stored", "share_stored"]
 
 BOX_BYTES: Final = 32 << 20
 """The largest part of a tensor that is in memory at a time."""
-
-_FILE: Final = "__0_0.distcp"
 
 
 class _Lazy:
@@ -158,7 +149,7 @@ def _aliases(made: Framed) -> dict[str, str]:
     return found
 
 
-def save_stored(share: Share, writer: BoxWriter) -> None:
+def save_stored(share: Share, writer: Writer) -> None:
     """Plan and write by the engine's own steps, in this process alone, whether or not it is one of several."""
     planner = _Planner(share.paths)
     planner.set_up_planner(share.values, writer.storage_meta(), True)
@@ -166,29 +157,3 @@ def save_stored(share: Share, writer: BoxWriter) -> None:
     plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
     plan = planner.finish_plan(writer.prepare_global_plan(plans)[0])
     writer.finish(metadata, [writer.write_data(plan, planner).wait()])
-
-
-class BoxWriter(Writer):
-    """The writer of folders, holding one box at a time."""
-
-    def write_data(self, plan: SavePlan, planner: Any) -> Future[list[WriteResult]]:
-        """Write all items to one file, each as torch.save writes it."""
-        with self.fs.create_stream(self.fs.concat_path(self.path, _FILE), "wb") as stream:
-            results = list(_written(plan, planner, stream))
-            stream.flush()
-            os.fsync(stream.fileno())
-        future: Future[list[WriteResult]] = Future()
-        future.set_result(results)
-        return future
-
-
-def _written(plan: SavePlan, planner: Any, stream: Any) -> Iterator[WriteResult]:
-    for item in plan.items:
-        first = stream.tell()
-        data = planner.resolve_data(item)
-        if item.type == WriteItemType.BYTE_IO:
-            stream.write(data.getbuffer())
-        else:
-            torch.save(data, stream)
-        nbytes = stream.tell() - first
-        yield WriteResult(index=item.index, size_in_bytes=nbytes, storage_data=_StorageInfo(_FILE, first, nbytes))

@@ -10,15 +10,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from . import crew
 from .checksums import combine, crc32
 from .sinks import Blob
 from .zipping import ALIGNMENT, ZIP64_FROM, Member, descriptor, directory, local_header, place
 
-__all__ = ["HAS_PWRITE", "Record", "Written", "archive_bytes", "torch_records", "torch_trailer", "write_archive"]
+__all__ = [
+    "HAS_PWRITE",
+    "ArchiveFile",
+    "Record",
+    "Written",
+    "archive_bytes",
+    "archive_file",
+    "torch_records",
+    "torch_trailer",
+    "write_archive",
+]
 
 HAS_PWRITE: Final = hasattr(os, "pwrite")
 
@@ -99,20 +110,69 @@ def write_archive(
     """
     begin = time.perf_counter()
     text = os.fspath(path)
-    handle = os.open(text, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)
+    with archive_file(text, portable=portable) as file:
+        how: dict[str, Any] = {"threads": threads, "buffer_bytes": buffer_bytes, "progress": progress}
+        written = file.append(records, name=name, finish=finish, zip64_from=zip64_from, **how)
+    return Written(text, file.end, time.perf_counter() - begin, written)
+
+
+@contextmanager
+def archive_file(path: str, *, portable: bool = not HAS_PWRITE) -> Iterator[ArchiveFile]:
+    """A file at `path` that takes archives one behind the other; an existing one is overwritten in place.
+
+    Raises OSError as the system gives it; what is at `path` is then of no use.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)
     try:
-        out = (_SeekWriter if portable else _PositionWriter)(handle)
-        writing = _Writing(out, name, zip64_from, crew.Meter(progress))
-        writing.write(records, threads=threads, buffer_bytes=buffer_bytes)
-        writing.write(finish(writing.receipts()), threads=1, buffer_bytes=buffer_bytes)
-        end = writing.close()
+        file = ArchiveFile((_SeekWriter if portable else _PositionWriter)(handle))
+        yield file
+        os.ftruncate(handle, file.end)
     finally:
         os.close(handle)
-    return Written(text, end, time.perf_counter() - begin, writing.receipts())
+
+
+class ArchiveFile:
+    """A file of archives and other bytes, one behind the other. `end` is its length so far."""
+
+    def __init__(self, out: _Writer) -> None:
+        self._out = out
+        self.end = 0
+
+    def append(
+        self,
+        records: Sequence[Record],
+        *,
+        name: str,
+        finish: Callable[[Mapping[str, tuple[int, int, int]]], Sequence[Record]],
+        threads: int,
+        buffer_bytes: int,
+        progress: Callable[[int], None] | None,
+        zip64_from: int = ZIP64_FROM,
+    ) -> dict[str, tuple[int, int, int]]:
+        """Append an archive as `write_archive` makes it: name -> (offset in it, bytes, CRC-32) of its records."""
+        self._out.base = self.end
+        writing = _Writing(self._out, name, zip64_from, crew.Meter(progress))
+        writing.write(records, threads=threads, buffer_bytes=buffer_bytes)
+        writing.write(finish(writing.receipts()), threads=1, buffer_bytes=buffer_bytes)
+        self.end += writing.close()
+        return writing.receipts()
+
+    def append_bytes(self, data: bytes | memoryview) -> None:
+        """Append bytes as they are."""
+        self._out.base = self.end
+        _write_all(self._out, 0, data)
+        self.end += len(data)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk."""
+        os.fsync(self._out.handle)
 
 
 class _Writer(Protocol):
+    """Writes at offsets from `base` on."""
+
     handle: int
+    base: int
 
     def some(self, offset: int, data: memoryview) -> int:
         """Write a beginning of `data` at `offset`; the number of bytes written."""
@@ -122,21 +182,21 @@ class _PositionWriter:
     """Writes with pwrite: no cursor, no lock."""
 
     def __init__(self, handle: int) -> None:
-        self.handle = handle
+        self.handle, self.base = handle, 0
 
     def some(self, offset: int, data: memoryview) -> int:
-        return os.pwrite(self.handle, data, offset)
+        return os.pwrite(self.handle, data, self.base + offset)
 
 
 class _SeekWriter:
     """Writes by seeking under a lock: the portable way."""
 
     def __init__(self, handle: int) -> None:
-        self.handle, self._lock = handle, threading.Lock()
+        self.handle, self.base, self._lock = handle, 0, threading.Lock()
 
     def some(self, offset: int, data: memoryview) -> int:
         with self._lock:
-            os.lseek(self.handle, offset, os.SEEK_SET)
+            os.lseek(self.handle, self.base + offset, os.SEEK_SET)
             return os.write(self.handle, data)
 
 
@@ -198,12 +258,10 @@ class _Writing:
         crew.run(jobs, self._work, threads=threads, buffer_bytes=buffer_bytes)
 
     def close(self) -> int:
-        """Write the directory; the length of the file."""
+        """Write the directory; the length of the archive."""
         tail = directory(self.members, self.crcs, self.end, zip64_from=self.zip64_from)
         _write_all(self.out, self.end, tail)
-        end = self.end + len(tail)
-        os.ftruncate(self.out.handle, end)
-        return end
+        return self.end + len(tail)
 
     def _jobs(self, first: int, buffer_bytes: int) -> Iterator[_Job]:
         limit = min(CHUNK, buffer_bytes)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 from unmoor.errors import UsageError
+from unmoor.values.optimizers import RANK_STATE
 from unmoor.values.ranks import DEEPEST, RANKS, Keys
 from unmoor.values.text import format_bytes, key_text
 
@@ -110,7 +111,14 @@ class _Must:
 
     def __call__(self, keys: Keys) -> bool:
         own = keys in self._modules or keys in self._parameters
-        return own or any(keys[: len(place)] == place for place in self._optimizers)
+        return own or any(_is_shared(keys, place) for place in self._optimizers)
+
+
+def _is_shared(keys: Keys, place: Keys) -> bool:
+    """Whether a place is one of the optimizer at `place` at which replicas have the same."""
+    below = keys[len(place) :]
+    of_rank = len(below) == 3 and below[0] == "state" and below[2] in RANK_STATE  # noqa: PLR2004 - state, number, key
+    return keys[: len(place)] == place and not of_rank
 
 
 class _Walk:

@@ -7,6 +7,7 @@ the model has.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -303,13 +304,18 @@ def state_dict(optimizer: Optimizer) -> dict[str, Any]:
         for seat in seats(param):
             number = sum(map(len, renumbered.values()))
             renumbered[identity].append(number)
-            if identity in packed["state"]:
+            if identity in packed["state"] and not _is_elsewhere(seat):
                 state[number] = {key: _cut(seat, key, v) for key, v in packed["state"][identity].items()}
     groups = [
         {**{k: whole(v) for k, v in group.items()}, "params": [n for i in group["params"] for n in renumbered[i]]}
         for group in packed["param_groups"]
     ]
     return {**packed, "state": state, "param_groups": groups}
+
+
+def _is_elsewhere(seat: Seat) -> bool:
+    """Whether other ranks have all elements of a parameter: FSDP steps it there alone, and its counters stand there."""
+    return seat.window is not None and not seat.owner.numel() and bool(math.prod(seat.window.shape))
 
 
 def _cut(seat: Seat, key: str, value: Any) -> Any:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from unmoor.values.catalog import Part
 from unmoor.values.nodes import CompositeTensor, TensorNode
 from unmoor.values.plan import Change, Copy, LoadState
-from unmoor.values.target import TargetModule
+from unmoor.values.target import Slot, TargetModule
 from unmoor.values.text import count, format_shape, key_text, listing
 
 from .module_match import averaged_fault, match_module
 from .names import NameMatch, Reading
+from .objects import needs_code
 from .policy import Fault, Policy
 from .repeats import without_repeats
 from .rounding import rounding_faults
 from .selection import Chosen
+from .slots import make_slot
+from .templates import Template
 from .ways import different_ways
 
 __all__ = ["ModulePlan", "module_fit", "plan_module", "saved_tensors"]
@@ -40,29 +43,43 @@ class ModulePlan:
     not_restored: list[Change] = field(default_factory=list)
 
 
-def saved_tensors(part: Part) -> dict[str, TensorNode]:
-    """Name -> tensor of a model state dict, or of a list of tensors by position."""
+_EXTRA: Final = "_extra_state"
+
+
+def saved_tensors(part: Part, target: TargetModule | None = None) -> dict[str, TensorNode]:
+    """Name -> tensor of a model state dict, or of a list of tensors by position.
+
+    Without the tensors that are extra states, where the module of `target` has such states itself.
+    """
     node = part.node
     pairs: Any = (
         node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list | tuple) else ()
     )
-    return {str(name): value for name, value in pairs if isinstance(value, TensorNode)}
+    found = {str(name): value for name, value in pairs if isinstance(value, TensorNode)}
+    if target is None or not target.extra_state:
+        return found
+    return {name: value for name, value in found.items() if name in target.slots or not name.endswith(_EXTRA)}
 
 
 def module_fit(part: Part, target: TargetModule, policy: Policy) -> bool:
     """Whether the names and shapes of the part are proved to be the module's."""
     match = _match(part, target, policy)
-    return match.complete and averaged_fault(target, match, saved_tensors(part), policy) is None
+    return match.complete and averaged_fault(target, match, saved_tensors(part, target), policy) is None
 
 
 def _match(part: Part, target: TargetModule, policy: Policy) -> NameMatch:
-    return match_module({name: node.shape for name, node in saved_tensors(part).items()}, target, policy)
+    return match_module({name: node.shape for name, node in saved_tensors(part, target).items()}, target, policy)
 
 
-def plan_module(target: TargetModule, part: Part, policy: Policy, chosen: Chosen) -> ModulePlan:
-    """Plan one module, or what is chosen of it; faults are gathered, nothing is raised."""
+def plan_module(
+    target: TargetModule, part: Part, policy: Policy, chosen: Chosen, arrays: Collection[int] = ()
+) -> ModulePlan:
+    """Plan one module, or what is chosen of it; faults are gathered, nothing is raised.
+
+    `arrays` are ids of tensor nodes that come back as numpy arrays.
+    """
     plan = ModulePlan()
-    saved = saved_tensors(part)
+    saved = saved_tensors(part, target)
     whole = _match(part, target, policy)
     match = _chosen_part(whole, chosen)
     _check_match(target, part, saved, match, policy, plan, chosen)
@@ -78,7 +95,7 @@ def plan_module(target: TargetModule, part: Part, policy: Policy, chosen: Chosen
     plan.faults += rounding_faults(target.label, plan.copies, policy)
     plan.faults += _unfilled(target, plan)
     _drop_twin_copies(plan)
-    _plan_extra(target, part, match.reading, plan, chosen)
+    _plan_extra(target, part, match.reading, plan, chosen, arrays)
     _tell(target, match, plan, chosen)
     return plan
 
@@ -252,18 +269,33 @@ def _same_place(a: TensorNode, b: TensorNode) -> bool:
     return (a.storage, a.offset, a.shape, a.stride, a.dtype) == (b.storage, b.offset, b.shape, b.stride, b.dtype)
 
 
-def _plan_extra(target: TargetModule, part: Part, reading: Reading, plan: ModulePlan, chosen: Chosen) -> None:
+def _plan_extra(
+    target: TargetModule, part: Part, reading: Reading, plan: ModulePlan, chosen: Chosen, arrays: Collection[int]
+) -> None:
     """Extra states of submodules, by the same reading as the tensors (their names end in `_extra_state`)."""
     if not isinstance(part.node, Mapping):
         return
-    values = {n: v for n, v in part.node.items() if isinstance(n, str) and n.endswith("_extra_state")}
+    values = {n: v for n, v in part.node.items() if isinstance(n, str) and n.endswith(_EXTRA)}
     stems = _stems(reading) if values.keys() - target.extra_state else {}
     for name in filter(chosen.asks, sorted(target.extra_state)):
-        found = name if name in values else stems.get(name.removesuffix("_extra_state"), "") + "_extra_state"
+        found = name if name in values else stems.get(name.removesuffix(_EXTRA), "") + _EXTRA
         if found in values:
-            plan.loads.append(LoadState(target.label, values[found], name))
+            _plan_state(target, replace(part, keys=(*part.keys, found), node=values[found]), name, plan, arrays)
         else:
             plan.missing.append(Change(target.label, name, "not in the file", "left as it is"))
+
+
+def _plan_state(target: TargetModule, part: Part, name: str, plan: ModulePlan, arrays: Collection[int]) -> None:
+    """One extra state: any value. A tensor in it is made where it was, on the CPU or beside the live model."""
+    plan.faults += needs_code(target.label, part)
+
+    def make(suffix: str, node: TensorNode) -> Slot:
+        device = "cpu" if node.device == "cpu" else target.device
+        return make_slot(f"{target.label}/extra/{name}", device)(suffix, node)
+
+    template = Template(target.label, name, part.keys, make, arrays)
+    plan.loads.append(LoadState(target.label, template(part.node), name))
+    plan.copies += template.copies
 
 
 def _stems(reading: Reading) -> dict[str, str]:

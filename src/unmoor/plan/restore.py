@@ -182,7 +182,10 @@ def _add_module(catalog: Catalog, module: TargetModule, target: Target, policy: 
         draft.faults.append(Fault("device", module.label, text, "model.to_empty(device=...) first"))
         return
     arrays = array_nodes(catalog)
-    plan = plan_through(module, part, policy, arrays) if module.through else plan_module(module, part, policy, chosen)
+    if module.through:
+        plan = plan_through(module, part, policy, arrays)
+    else:
+        plan = plan_module(module, part, policy, chosen, arrays)
     draft.faults += plan.faults
     draft.copies += plan.copies
     draft.loads += plan.loads

@@ -14,6 +14,7 @@ __all__ = [
     "COUNTERS",
     "EXECUTION_FLAGS",
     "FAMILIES",
+    "RANK_STATE",
     "RUNNING_OPTIONS",
     "SHARED_OPTIONS",
     "OptimizerFamily",
@@ -40,6 +41,9 @@ RUNNING_OPTIONS: Final = frozenset(
 
 COUNTERS: Final = ("step", "mu_product")
 """State keys of numbers that torch keeps on the host or beside their parameter, as class and switches want it."""
+
+RANK_STATE: Final = frozenset({"prev_loss"})
+"""State keys of which each replica has a value of its own: LBFGS keeps the loss of the rank's batch."""
 
 _SWITCHED: Final = ("capturable", "fused")
 _ALWAYS: Final = ("always",)

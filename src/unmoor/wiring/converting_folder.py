@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from unmoor.distributed.stored_boxes import BOX_BYTES, BoxWriter, save_stored, share_stored
+from unmoor.distributed.saving import Writer
+from unmoor.distributed.stored_boxes import BOX_BYTES, save_stored, share_stored
 from unmoor.errors import UsageError
 from unmoor.execute.commit import refuse_full, save_error
 from unmoor.execute.folder_commit import discard, stage
@@ -54,7 +55,7 @@ def write_folder(
             folder = staging.beside(target)
             refuse_full(folder, needed)
             complete = Completion(staging, target, manifest, promise)
-            save_stored(share, BoxWriter(folder, path=target, share=share, complete=complete, progress=progress))
+            save_stored(share, Writer(folder, path=target, share=share, complete=complete, progress=progress))
         except BaseException:
             discard(staging, target)
             raise
