@@ -16,6 +16,7 @@ from unmoor.filing import Reader, read_into
 from .checksums import combine, crc32
 from .sinks import Window
 from .takers import Batch, Block, Gather, Job, Piece, Run, Scatter
+from .together import Part
 
 __all__ = ["OpenSpan", "Reading"]
 
@@ -38,7 +39,7 @@ class Reading:
 
     `bad(block, crc)` is called for a storage whose bytes have another checksum than `crc32` of its `Storage`; before
     anything of it is delivered where it is read whole. `advance` gets the bytes of every job done. The ids of the slots
-    that were written to are added to `touched`.
+    that were written to are added to `touched`; `parts` are the sums of what was read of storages in part.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Reading:
     ) -> None:
         self.touched = touched
         self._open_span, self._checked, self._bad, self._advance = open_span, checked, bad, advance
+        self.parts: list[Part] = []
         self._lock = threading.Lock()
         self._tallies: dict[int, _Tally] = {}
         for job in jobs:
@@ -95,7 +97,10 @@ class Reading:
         else:
             data = memory[piece.start - into.start : piece.end - into.start]
             self.touched.add(into.slot)
-        crc = self._fill(reader, block.span.offset + piece.start, data, checked=piece.counted)
+        apart = block.in_part and self._wants(block)
+        crc = self._fill(reader, block.span.offset + piece.start, data, checked=piece.counted or apart)
+        if apart:
+            self.parts.append(Part(block.storage, piece.start, piece.end, crc))
         for run in piece.runs:
             self._take(run, piece.start, data)
         for scatter, window in piece.windows:

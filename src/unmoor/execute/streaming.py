@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NoReturn
 
@@ -21,6 +21,7 @@ from .reading import OpenSpan, Reading
 from .schedule import schedule, threads_for
 from .sinks import Parts
 from .takers import Batch, Block, Job, blocks_of, bytes_of
+from .together import Part
 from .verify import check, corrupt, fault_of
 
 __all__ = ["Streamed", "Verify", "stored_bytes", "stream"]
@@ -32,15 +33,16 @@ Verify = Literal["stream", "first", "none"]
 class Streamed:
     """What a stream did: bytes read for delivery, time in seconds, storages by whether a checksum vouches for them.
 
-    `in_part` are tensors of which parts were read, so that no checksum vouches for them; their storages count as
-    neither.
+    `in_part` are the slots of which parts were read, so that no checksum vouches for them here, each with the keys of
+    the storages; these count as neither. `parts` are the sums of what was read of them.
     """
 
     nbytes: int
     seconds: float
     verified: int
     unverified: int
-    in_part: int = 0
+    in_part: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
 
 
 def stream(
@@ -74,6 +76,7 @@ def stream(
     threads = threads_for(blocks, threads)
     meter = crew.Meter(progress)
     touched: set[str] = set()
+    parts: list[Part] = []
     nbytes = sum(block.span.nbytes for block in blocks if not block.in_part)
     with _telling(touched):
         if verify == "first":
@@ -90,12 +93,22 @@ def stream(
                 touched=touched,
             )
             crew.run(jobs, reading.read, threads=threads, buffer_bytes=buffer_bytes)
+            parts += reading.parts
     if progress is not None:
         meter.advance(stored_bytes(copies, verify=verify) - meter.total)
     whole = [block for block in blocks if not block.in_part]
     vouched = sum(verify != "none" and block.storage.crc32 is not None for block in whole)
-    parts = {taker.slot for wave in waves for block in wave if block.in_part for taker in block.takers}
-    return Streamed(nbytes, time.perf_counter() - begin, vouched, len(whole) - vouched, len(parts))
+    seconds = time.perf_counter() - begin
+    return Streamed(nbytes, seconds, vouched, len(whole) - vouched, _slots_in_part(waves), tuple(parts))
+
+
+def _slots_in_part(waves: Iterable[Iterable[Block]]) -> dict[str, frozenset[str]]:
+    """Slot -> the keys of the storages that were read in part for it."""
+    found: dict[str, set[str]] = {}
+    for block in (block for wave in waves for block in wave if block.in_part):
+        for taker in block.takers:
+            found.setdefault(taker.slot, set()).add(block.storage.key)
+    return {slot: frozenset(keys) for slot, keys in found.items()}
 
 
 def _in_part(jobs: Iterable[Job]) -> int:

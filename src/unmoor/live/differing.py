@@ -117,7 +117,7 @@ class _Must:
 def _is_shared(keys: Keys, place: Keys) -> bool:
     """Whether a place is one of the optimizer at `place` at which replicas have the same."""
     below = keys[len(place) :]
-    of_rank = len(below) == 3 and below[0] == "state" and below[2] in RANK_STATE  # noqa: PLR2004 - state, number, key
+    of_rank = len(below) == 3 and below[0] == "state" and below[2] in RANK_STATE
     return keys[: len(place)] == place and not of_rank
 
 

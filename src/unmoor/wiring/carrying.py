@@ -7,7 +7,7 @@ optimizers; streams last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 from unmoor.errors import CorruptFile, MismatchError, RestoreError
 from unmoor.execute.reading import OpenSpan
 from unmoor.execute.streaming import Streamed, Verify, stream
+from unmoor.execute.together import Part
 from unmoor.live.running import Run
 from unmoor.live.survey import Handles
 from unmoor.report.restore import report_text
@@ -60,6 +61,7 @@ class Carrying:
         self._streamed: list[Streamed] = []
         self._setters: list[Callable[[], None]] = []
         self._changed = False
+        self._proved: frozenset[str] = frozenset()
 
     def open_files(self) -> None:
         """Open every file: one that is gone since it was described is met before anything changes."""
@@ -84,6 +86,20 @@ class Carrying:
             self._run.extra_states([step for step in _of(self.plan, LoadState) if step.name])
             self._run.set_optimizers(_of(self.plan, SetOptimizer))
 
+    @property
+    def parts(self) -> list[Part]:
+        """What was read of storages in part, with its sums."""
+        return [part for streamed in self._streamed for part in streamed.parts]
+
+    def vouch(self, keys: Iterable[str]) -> None:
+        """Take the storages with these keys for checked: what all ranks read of them adds up to their checksums."""
+        self._proved |= frozenset(keys)
+
+    def paths_on(self, keys: Collection[str]) -> list[str]:
+        """The paths of the tensors that this rank has read from storages with these keys."""
+        wanted = [c for c in self._copies if c.node.storage is not None]
+        return [c.path for c in wanted if any(s.key in keys for s in c.node.storage.sources())]  # type: ignore[union-attr]
+
     def undo(self) -> tuple[str, ...]:
         """Put back what can be, because another rank failed; lines that say what was overwritten here."""
         stuck = self._run.undo()
@@ -97,7 +113,7 @@ class Carrying:
         """Set the random streams, and report."""
         for set_state in self._setters:
             set_state()
-        report = _report(self.plan, self._run, self._streamed, seconds())
+        report = _report(self.plan, self._run, self._streamed, self._proved, seconds())
         unchecked = replace(report, unverified=0) if self._verify == "none" else report
         if self._verify != "stream":  # either nothing is checked, or all of it has been
             unchecked = replace(unchecked, in_part=0)
@@ -185,7 +201,7 @@ def _overwritten(copies: Sequence[Copy], done: frozenset[str]) -> Iterator[str]:
             yield f"{label} ({'all' if hit == len(slots) else f'{hit} of {len(slots)} tensors'})"
 
 
-def _report(plan: Plan, run: Run, streams: Sequence[Streamed], seconds: float) -> Report:
+def _report(plan: Plan, run: Run, streams: Sequence[Streamed], proved: frozenset[str], seconds: float) -> Report:
     counts: dict[str, tuple[int, int]] = {}
     for c in plan.copies():
         role = c.label.partition("[")[0]
@@ -198,7 +214,7 @@ def _report(plan: Plan, run: Run, streams: Sequence[Streamed], seconds: float) -
         counts=counts,
         nbytes=sum(s.nbytes for s in streams),
         seconds=seconds,
-        verified=sum(s.verified for s in streams),
+        verified=sum(s.verified for s in streams) + len(proved),
         unverified=sum(s.unverified for s in streams),
-        in_part=sum(s.in_part for s in streams),
+        in_part=sum(not keys <= proved for s in streams for keys in s.in_part.values()),
     )

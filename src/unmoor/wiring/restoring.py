@@ -34,6 +34,7 @@ from .checking import check_all, check_buffer, needed_storages, share_of
 from .identity import identity
 from .neighbours import with_neighbours
 from .pending import finish_earlier
+from .proving import prove_parts
 from .spans import open_spans
 
 __all__ = ["Asked", "check_devices", "prepare", "restore_path"]
@@ -161,6 +162,11 @@ def restore_path(
                 carrying.prepare()
             with meeting.step("restore", carrying.undo):
                 carrying.change()
+            if meeting.size > 1 and verify == "stream":
+                damage = prove_parts(meeting, carrying, plan.path)
+                with meeting.step("checksums", carrying.undo):
+                    if damage is not None:
+                        raise damage
         return carrying.finish(lambda: time.perf_counter() - begin)
 
 
