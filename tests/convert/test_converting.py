@@ -67,6 +67,7 @@ def test_says_what_a_folder_does_not_keep(tmp_path):
     assert {change.name: change.before for change in receipt.converted} == {
         "view": "on one storage with tied.0",
         "parameter": "a Parameter",
+        "expanded": "laid out by strides",
         "conjugate": "a lazy conjugate or negation",
     }
     unmoor.convert(tmp_path / "folder", tmp_path / "b.pt")
@@ -132,8 +133,8 @@ def test_safetensors_and_back(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, ["model: a mapping of 0.weight", "values: a value of type list", "only="]),
-        ({"only": "optimizer"}, ["state: a mapping", "param_groups: a value of type list"]),
+        ({}, ["model: a mapping of 0.weight", "values: a list, and no tensor", "only="]),
+        ({"only": "optimizer"}, ["state: a mapping", "param_groups: a list, and no tensor"]),
         ({"only": "values"}, ["a list, and no mapping of names"]),
     ],
 )

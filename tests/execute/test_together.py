@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ def part(start, end, data=DATA, key="0"):
 def test_parts_that_fill_a_storage_have_its_checksum(edges, readers, random):
     """However it is cut, and whoever reads what, also twice."""
     cuts = [0, *sorted(edges), len(DATA)]
-    pieces = [part(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [part(a, b) for a, b in pairwise(cuts)]
     rows = [[] for _ in range(readers)]
     for piece in pieces:
         random.choice(rows).append(piece)

@@ -16,7 +16,8 @@ from typing import Any, Final
 from unmoor.errors import CorruptFile
 from unmoor.filing import open_reader, read
 from unmoor.values.finding import Finding
-from unmoor.values.frames import FrameError, leaf_keys, rebuilt
+from unmoor.values.frames import FrameError, is_at_home, leaves_of, rebuilt
+from unmoor.values.manifests import sound
 from unmoor.values.text import count
 
 __all__ = ["MANIFEST", "Beside", "read_beside"]
@@ -97,14 +98,15 @@ def _read(place: str) -> dict[str, Any] | None:
         manifest = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return manifest if isinstance(manifest, dict) else None
+    return sound(manifest) if isinstance(manifest, dict) else None
 
 
 def _faults(manifest: Mapping[str, Any], crc: tuple[int, int], keys: Mapping[str, Any]) -> Any:
     if manifest.get("metadata") != list(crc):
         yield f".metadata: saved as {manifest.get('metadata')} (bytes and CRC-32), is {list(crc)}"
     try:
-        named = list(leaf_keys(manifest.get("frame")))
+        leaves = list(leaves_of(manifest.get("frame")))
+        named = [key for key, _ in leaves]
         rebuilt(manifest.get("frame"), dict.fromkeys(named))
     except (FrameError, RecursionError, ValueError) as fault:
         yield f"the frame of its tree is none: {str(fault)[:100]}"
@@ -113,3 +115,4 @@ def _faults(manifest: Mapping[str, Any], crc: tuple[int, int], keys: Mapping[str
     if differ or len(named) != len(keys):
         shown = ", ".join(sorted(differ)[:_SHOWN])
         yield f"its tree has {count(len(named), 'entry')}, .metadata {count(len(keys), 'entry')}: {shown[:200]}"
+    yield from (f"its tree has {key[:80]} at {place[:80]}" for key, place in leaves if not is_at_home(key, place))

@@ -1,6 +1,7 @@
 """The roles that a file's own manifest records, in the place of those that structure tells.
 
-A manifest is a claim: it renames the role of what stands at a key path, never what stands there.
+A manifest is a claim: it renames the role of what stands at a key path, never what stands there. What single ranks have
+for themselves stands under `ranks`, at the key paths of the run: there it has the roles of these.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from unmoor.values.catalog import Part, TensorEntry
+from unmoor.values.ranks import RANKS, saved_world
 from unmoor.values.roles import ROLES
 
 __all__ = ["with_recorded_roles"]
@@ -22,9 +24,15 @@ def with_recorded_roles(
     roles = _roles(manifest)
     if not roles:
         return tuple(parts), tuple(entries)
-    found = tuple(_part(part, roles.get(part.keys)) for part in parts)
     lengths = sorted({len(keys) for keys in roles})
-    return found, tuple(_entry(entry, roles, lengths) for entry in entries)
+    several = saved_world(manifest) > 1
+    found = tuple(
+        _own_part(part, _covering(part.keys[2:], roles, lengths))
+        if several and part.keys[:1] == (RANKS,)
+        else _part(part, roles.get(part.keys))
+        for part in parts
+    )
+    return found, tuple(_entry(entry, roles, lengths, several=several) for entry in entries)
 
 
 def _roles(manifest: Mapping[str, Any] | None) -> dict[tuple[Any, ...], str]:
@@ -45,9 +53,18 @@ def _part(part: Part, role: str | None) -> Part:
     return part if (role, kind) == (part.role, part.kind) else replace(part, role=role, kind=kind)
 
 
-def _entry(entry: TensorEntry, roles: Mapping[tuple[Any, ...], str], lengths: Sequence[int]) -> TensorEntry:
-    for length in lengths:
-        role = roles.get(entry.keys[:length])
-        if role is not None:
-            return entry if role == entry.role else replace(entry, role=role)
-    return entry
+def _own_part(part: Part, role: str | None) -> Part:
+    return part if role in (None, part.role) else replace(part, role=role)
+
+
+def _entry(
+    entry: TensorEntry, roles: Mapping[tuple[Any, ...], str], lengths: Sequence[int], *, several: bool
+) -> TensorEntry:
+    own = several and entry.keys[:1] == (RANKS,)
+    role = _covering(entry.keys[2:] if own else entry.keys, roles, lengths)
+    return entry if role in (None, entry.role) else replace(entry, role=role)
+
+
+def _covering(keys: tuple[Any, ...], roles: Mapping[tuple[Any, ...], str], lengths: Sequence[int]) -> str | None:
+    """The role of the outermost recorded place that `keys` is, or is below."""
+    return next((role for length in lengths if (role := roles.get(keys[:length])) is not None), None)

@@ -16,6 +16,7 @@ from unmoor.filing import Reader
 from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.finding import Finding
+from unmoor.values.manifests import sound
 from unmoor.values.nodes import Storage
 from unmoor.values.text import count, listing
 
@@ -192,7 +193,7 @@ def _manifest(reader: Reader, archive: Archive, prefix: str) -> Mapping[str, Any
         raise CorruptFile(f"{reader.path}: {record.name} is no JSON: {fault}", path=reader.path) from None
     if type(manifest) is not dict:
         raise CorruptFile(f"{reader.path}: {record.name} is no JSON object", path=reader.path)
-    return manifest
+    return sound(manifest)
 
 
 def _writer(manifest: Mapping[str, Any] | None) -> str | None:

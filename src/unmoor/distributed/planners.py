@@ -81,7 +81,12 @@ def _items(key: str, value: Any) -> list[WriteItem]:
 def _is_composite(tensor: torch.Tensor) -> bool:
     """Whether a tensor is more than numbers in one storage, so that it is saved as a value and not as a box."""
     return (
-        tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+        tensor.layout != torch.strided
+        or tensor.is_nested
+        or tensor.is_quantized
+        or tensor.is_conj()
+        or tensor.is_neg()
+        or str(tensor.dtype).startswith("torch.bits")  # torch's planner knows no size of their elements
     )
 
 

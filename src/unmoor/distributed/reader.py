@@ -26,12 +26,14 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from unmoor.describe import describe_path
-from unmoor.errors import MismatchError, UnmoorError, UnsupportedFile, UsageError
+from unmoor.errors import MismatchError, UnsupportedFile, UsageError
 from unmoor.execute.opening import open_spans
 from unmoor.execute.streaming import Streamed, Verify
 from unmoor.filing import path_text
 from unmoor.live.trees import Realizer
 from unmoor.plan.flat_entries import FORMS, Entries, flat_entries
+from unmoor.plan.policy import CHOICES
+from unmoor.plan.repeats import overlaps
 from unmoor.values.boxes import Box
 from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import is_exact_cast
@@ -45,6 +47,7 @@ __all__ = ["CheckpointReader"]
 _BUFFER: Final = 32 << 20
 _SHOWN: Final = 12
 _CASTS: Final = ("exact", "any")
+_ROUNDS: Final = "which would round its values"
 
 
 class CheckpointReader(StorageReader):
@@ -63,7 +66,8 @@ class CheckpointReader(StorageReader):
     optimizer: "named" offers state by parameter name, as get_optimizer_state_dict has it, where the file holds names;
         "flattened" as it has it with flatten_optimizer_state_dict; "saved" as in the file.
     cast: "exact" lets dtype changes through that keep every value, "any" all.
-    verify: "stream" holds each storage that this rank reads whole against its checksum; "none" checks nothing.
+    verify: "stream" holds each storage that this rank reads whole against its checksum, "first" does so before anything
+        changes; "none" checks nothing.
     buffer_bytes: memory to use beside the state, in bytes. threads: how many read at once.
 
     Errors leave `dcp.load` as its CheckpointException, on every rank, with the text of unmoor's own error in it.
@@ -87,9 +91,8 @@ class CheckpointReader(StorageReader):
         threads: int = 2,
     ) -> None:
         super().__init__()
-        for word, value, known in (("optimizer", optimizer, FORMS), ("cast", cast, _CASTS)):
-            if value not in known:
-                raise UsageError(f"{word}={value!r} is none of {', '.join(map(repr, known))}")
+        _check_modes(optimizer=(optimizer, FORMS), cast=(cast, _CASTS), verify=(verify, CHOICES["verify"]))
+        _check_numbers(buffer_bytes=buffer_bytes, threads=threads)
         self.path = path_text(path)
         self.streamed: Streamed | None = None
         self._only, self._rename, self._optimizer, self._cast = only, rename, optimizer, cast
@@ -119,9 +122,10 @@ class CheckpointReader(StorageReader):
         A file at fault is told by whoever looks into the answer, `set_up_storage_reader` at the latest: an error from
         here torch takes for a sign to look elsewhere, and tells of it as an AssertionError.
         """
+        self._catalog = self._entries = None  # the file may be another one than at the load before
         try:
             entries = self._described()[1]
-        except UnmoorError as error:
+        except Exception as error:  # noqa: BLE001 - a caller's rename= may raise anything
             refused: Any = _Refused(error)
             return Metadata(refused)
         offered = {key: _metadata(value) for key, value in entries.values.items()}
@@ -186,7 +190,9 @@ class CheckpointReader(StorageReader):
                 f"{count(len(faults), 'tensor')} of {catalog.path} cannot go where the state dict has them; "
                 "nothing was changed",
                 details=[*faults[:_SHOWN], *more],
-                remedy='cast="any" lets values be rounded: CheckpointReader(path, cast="any").',
+                remedy='cast="any" lets values be rounded: CheckpointReader(path, cast="any").'
+                if any(fault.endswith(_ROUNDS) for fault in faults)
+                else "",
                 path=catalog.path,
             )
         return wanted, done
@@ -197,8 +203,10 @@ class CheckpointReader(StorageReader):
             return f"the planner gave {format_shape(tuple(target.shape))} for {format_shape(tuple(item.lengths))}"
         if node.storage is None:
             return "the file holds no data for it (meta)"
+        if overlaps(target.shape, target.stride()):
+            return "elements of the live tensor share memory: clone() it"
         if self._cast == "exact" and not is_exact_cast(node.dtype, live):
-            return f"saved {node.dtype}, live {live}, which would round its values"
+            return f"saved {node.dtype}, live {live}, {_ROUNDS}"
         return ""
 
     def _refuse_opaque(self, catalog: Catalog, entries: Entries, plan: LoadPlan) -> None:
@@ -215,10 +223,22 @@ class CheckpointReader(StorageReader):
             )
 
 
+def _check_modes(**modes: tuple[Any, Sequence[str]]) -> None:
+    for word, (value, known) in modes.items():
+        if value not in known:
+            raise UsageError(f"{word}={value!r} is none of {', '.join(map(repr, known))}")
+
+
+def _check_numbers(**numbers: Any) -> None:
+    for word, value in numbers.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{word}={value!r} is no number of them", remedy="Pass a whole number, 1 or more.")
+
+
 class _Refused(Mapping[str, Any]):
     """In the place of what a file at fault offers: whoever looks into it gets the error."""
 
-    def __init__(self, error: UnmoorError) -> None:
+    def __init__(self, error: Exception) -> None:
         self.error = error
 
     def __getitem__(self, _: str) -> Any:

@@ -108,8 +108,9 @@ def _framed(tree: Any) -> Framed:
     try:
         return framed(tree, lambda leaf: isinstance(leaf, Held), lambda leaf: isinstance(leaf, torch.Tensor))
     except (FrameError, RecursionError) as fault:
+        why = str(fault) if isinstance(fault, FrameError) else "it is nested too deeply"
         raise UsageError(
-            f"the tree contains itself, or is nested too deeply, at {str(fault)[:200]}",
+            f"a folder cannot keep the tree as it is: {why[:200]}",
             remedy="Save a flatter structure: a list of nodes and the indexes by which they refer to each other.",
         ) from None
 

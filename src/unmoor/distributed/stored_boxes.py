@@ -116,7 +116,10 @@ def _is_large(leaf: Any) -> bool:
 
 
 def _is_plain(leaf: Any) -> bool:
-    return isinstance(leaf, TensorNode) and leaf.storage is not None and not leaf.bits and leaf.quantizer is None
+    """Whether a tensor is written in boxes; torch's planner knows no size of the elements of bits8 and its kin."""
+    if not isinstance(leaf, TensorNode) or leaf.storage is None or leaf.dtype.startswith("bits"):
+        return False
+    return not leaf.bits and leaf.quantizer is None
 
 
 def _value(key: str, leaf: Any, sources: Sources, summed: set[str]) -> Any:

@@ -13,7 +13,7 @@ from typing import Final
 from unmoor.errors import CorruptFile
 from unmoor.execute.reading import OpenSpan
 from unmoor.execute.sinks import Blob
-from unmoor.execute.sources import SpanBlob, SummedBlob
+from unmoor.execute.sources import AheadBlob, SpanBlob, SummedBlob
 from unmoor.execute.tiling import same_layout
 from unmoor.execute.verify import Fault, check, corrupt
 from unmoor.live.stored import Extent
@@ -29,6 +29,7 @@ from .filling import BoxBlob, Filler
 __all__ = ["Sources"]
 
 _STAGED: Final = 1 << 20
+_ELEMENT: Final = 16
 
 
 class Sources:
@@ -59,7 +60,8 @@ class Sources:
         """The values of a tensor in the order of its dimensions; summed on the way where that proves them."""
         storage = node.storage
         if storage is None or storage.chunks or storage.span is None or not self._as_it_lies(node):
-            return BoxBlob(self.fill, node, self._name(storage))
+            boxes, ahead = BoxBlob(self.fill, node, self._name(storage)), self.buffer_bytes // 2 // _ELEMENT * _ELEMENT
+            return AheadBlob(boxes, nbytes_of(node.dtype, node.numel), max(ahead, _ELEMENT))
         nbytes, done = nbytes_of(node.dtype, node.numel), self.holding(node)
         blob = SpanBlob(self._open_span, storage.span, nbytes_of(node.dtype, node.offset), nbytes)
         return blob if done is None or not nbytes else SummedBlob(blob, nbytes, done)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
-from unmoor.errors import SaveError
+from unmoor.errors import SaveError, UsageError
 from unmoor.values.text import format_bytes
 
-__all__ = ["Durability", "hidden_name", "publish", "refuse_full", "save_error", "sync_folder"]
+__all__ = ["Durability", "hidden_name", "publish", "real_path", "refuse_full", "save_error", "sync_folder"]
 
 #: "disk" returns when the data and its name are on the disk; "system" leaves that to the operating system, so that a
 #: crash of the machine (not of the process) may lose the new file, and on some file systems the old one with it.
@@ -34,6 +34,7 @@ _CAUSES: Final = {
     errno.EROFS: ("{folder} is on a read-only file system", "Save to a disk that can be written."),
     errno.ENOENT: ("the folder {folder} does not exist", "Make it first."),
     errno.ENOTDIR: ("{folder} is not a folder", "Save to a path inside a folder."),
+    errno.ENAMETOOLONG: ("its name is longer than the file system takes", "Give a shorter one."),
     errno.EIO: ("the disk reports an error", "Save to another disk."),
 }
 
@@ -59,7 +60,7 @@ def publish(
     'hi'
     """
     text = os.fspath(path)
-    target = os.path.realpath(text)
+    target = real_path(text)
     hidden = hidden_name(target)
     _refuse_special(target, text)
     try:
@@ -79,6 +80,13 @@ def publish(
         raise
     if durability == "disk":
         sync_folder(os.path.dirname(target), text)
+
+
+def real_path(path: str) -> str:
+    """A path to be written to, with its links followed. Raises UsageError for what names no file."""
+    if not path or "\0" in path:
+        raise UsageError(f"{path!r} is no path", remedy="Give the path of a file or folder.")
+    return os.path.realpath(path)
 
 
 def hidden_name(target: str) -> str:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from unmoor.errors import SaveError
 from unmoor.values.text import listing
 
-from .commit import hidden_name, sync_folder
+from .commit import hidden_name, real_path, sync_folder
 
 __all__ = ["Staging", "discard", "left_behind", "publish_folder", "sees", "stage"]
 
@@ -61,7 +61,7 @@ def stage(path: str, *, own: Callable[[str], bool]) -> Staging:
     Raises SaveError, with nothing changed, for a file at `path` or a folder with anything else in it; OSError for what
     the system refuses.
     """
-    target = os.path.realpath(path)
+    target = real_path(path)
     _take_back(target)
     _refuse(target, path, own)
     hidden = hidden_name(target)
@@ -175,7 +175,7 @@ def _refuse(target: str, path: str, own: Callable[[str], bool]) -> None:
         return
     if not os.path.isdir(target):
         raise SaveError(
-            f"{path} was not saved: a file is there, and state that is spread over ranks is saved as a folder",
+            f"{path} was not saved: a file is there, and what is to be written is a folder",
             remedy="Give another path, or remove the file first.",
             path=path,
             errno=errno.ENOTDIR,

@@ -16,7 +16,7 @@ from .checksums import crc32
 from .reading import OpenSpan
 from .sinks import Blob
 
-__all__ = ["SpanBlob", "SummedBlob"]
+__all__ = ["AheadBlob", "SpanBlob", "SummedBlob"]
 
 _CODES: Final = {array(code).itemsize: code for code in "HILQ"}
 
@@ -58,3 +58,28 @@ class SummedBlob:
         self._crc = crc32(target, self._crc)
         if offset + len(target) == self._nbytes:
             self._done(self._crc)
+
+
+class AheadBlob:
+    """Another blob of `nbytes` bytes, asked for piece after piece, of which `ahead` bytes are fetched at a time.
+
+    Where the bytes of a piece lie far apart in the file, those of the next one lie beside them.
+    """
+
+    def __init__(self, blob: Blob, nbytes: int, ahead: int) -> None:
+        self._blob, self._nbytes, self._ahead = blob, nbytes, ahead
+        self._first, self._held = 0, bytearray()
+
+    def direct(self, offset: int, nbytes: int) -> memoryview | None:  # noqa: ARG002 - a Blob has this form
+        """Nothing: the bytes are in a file."""
+        return None
+
+    def fetch(self, offset: int, target: memoryview) -> None:
+        """Copy the bytes from `offset` on into the whole of `target`."""
+        if not self._first <= offset <= offset + len(target) <= self._first + len(self._held):
+            self._first, self._held = offset, bytearray(max(len(target), min(self._ahead, self._nbytes - offset)))
+            self._blob.fetch(offset, memoryview(self._held))
+        begin = offset - self._first
+        target[:] = memoryview(self._held)[begin : begin + len(target)]
+        if offset + len(target) == self._nbytes:
+            self._held = bytearray()

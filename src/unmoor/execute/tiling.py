@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from unmoor.values.strides import is_dense
+
 __all__ = ["Tile", "extent", "is_dense", "same_layout", "tiles"]
 
 
@@ -44,20 +46,6 @@ def same_layout(shape: Sequence[int], stride_a: Sequence[int], stride_b: Sequenc
     if stride_a == stride_b:
         return True
     return all(a == b for size, a, b in zip(shape, stride_a, stride_b, strict=True) if size > 1)
-
-
-def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the elements fill one run of memory without gaps or overlap, in any order of the dimensions.
-
-    >>> is_dense((2, 3), (1, 2)), is_dense((2, 3), (4, 1)), is_dense((2, 3), (0, 1))
-    (True, False, False)
-    """
-    expected = 1
-    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1):
-        if step != expected:
-            return False
-        expected *= size
-    return True
 
 
 def tiles(shape: tuple[int, ...], stride: tuple[int, ...], offset: int, limit: int) -> Iterator[Tile]:

@@ -20,7 +20,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from unmoor.errors import UsageError
 from unmoor.values.beside import FROZEN, NAMES
 from unmoor.values.finding import Finding
-from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.nodes import CompositeTensor, Opaque, Storage, TensorNode
 from unmoor.values.plan import Change
 from unmoor.values.ranks import RANKS
 from unmoor.values.text import count, key_text
@@ -32,7 +32,7 @@ from .held import Held
 from .layouts import is_jagged, strided_parts, unsaveable
 from .loaders import loader_setting, refuse_stock, saved_loader, with_loader_generators
 from .metrics import with_metric_state
-from .modules import is_plain_module, own_state_dict, state_tensors
+from .modules import is_plain_module, own_state_dict, refuse_flat, state_tensors
 from .optimizers import find_optimizer, never_stepped
 from .schedulers import find_scheduler, saved_state
 from .shards import Key, group_seats, state_dict, whole
@@ -57,6 +57,8 @@ class _NoBytes(bytes):
 
 
 _NO_BYTES: Final = _NoBytes()
+_WIDEST: Final = 8 * 255 - 1
+"""Bits of the largest int that torch's safe loading reads."""
 _LEAVES: Final = (bool, int, float, str, bytes, _NoBytes, type(None))
 
 
@@ -201,6 +203,7 @@ def _state(role: str, label: str, item: Any, names: Mapping[Key, str]) -> tuple[
         facts |= {"wrappers": list(view.wrappers), "devices": sorted({tag(t.device) for t in view.tensors.values()})}
         return _module_state(view), {**facts, "parameters": view.parameters}
     if isinstance(item, nn.Module):
+        refuse_flat(label, item)
         view = state_tensors(item)
         return own_state_dict(item), {**facts, "wrappers": list(view.wrappers), "parameters": view.parameters}
     if loader_setting(item) is not None:
@@ -281,6 +284,7 @@ class _Cleaner:
     def clean(self, value: Any, keys: tuple[Any, ...]) -> Any:
         kind = type(value)
         if kind in _LEAVES or isinstance(value, _TORCH_LEAVES):
+            self._refuse_wide(value, keys)
             return _leaf(value)
         if id(value) in self._done:
             self._again(value, keys)
@@ -334,12 +338,18 @@ class _Cleaner:
         if isinstance(key, tuple) and all(type(part) in _LEAVES for part in key):
             return tuple(map(_leaf, key)) if type(key) is tuple else key
         if type(key) in _LEAVES:
+            self._refuse_wide(key, keys)
             return _leaf(key)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(key, numpy.generic):
             return key.item()
         self._refused.append(f"{key_text(keys) or '(root)'}: a key of type {_name(key)}")
         return repr(key)
+
+    def _refuse_wide(self, value: Any, keys: tuple[Any, ...]) -> None:
+        """Torch's safe loading knows no operation for a number of more bytes than one byte counts."""
+        if type(value) is int and value.bit_length() > _WIDEST:
+            self._refused.append(f"{key_text(keys) or '(root)'}: an int of {value.bit_length():,} bits")
 
     def _tensor(self, value: torch.Tensor, keys: tuple[Any, ...]) -> torch.Tensor:
         why = unsaveable(value)
@@ -371,8 +381,11 @@ class _Cleaner:
         return None
 
     def _array(self, value: Any, keys: tuple[Any, ...]) -> Any:
+        if hasattr(value, "mask"):
+            self._refused.append(f"{key_text(keys)}: {_name(value)}")
+            return None
         try:
-            tensor = torch.from_numpy(value.copy())
+            tensor = torch.from_numpy(value.astype(value.dtype.newbyteorder("="), order="C"))
         except TypeError:
             self._refused.append(f"{key_text(keys)}: a numpy array of {value.dtype}")
             return None
@@ -390,4 +403,8 @@ def _leaf(value: Any) -> Any:
 
 
 def _name(value: Any) -> str:
+    if isinstance(value, Opaque):
+        return value.name
+    if isinstance(value, Storage):
+        return "a storage without a tensor"
     return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -19,7 +19,7 @@ from unmoor.values.boxes import Box, flat_boxes
 
 from .held import Held
 
-__all__ = ["Piece", "is_flat", "joined", "memory_of", "note_flat", "numbers", "piece_of", "pieces"]
+__all__ = ["Piece", "is_flat", "joined", "memory_of", "note_flat", "numbers", "piece_of", "pieces", "refuse_busy"]
 
 
 class Piece(NamedTuple):
@@ -154,9 +154,13 @@ def note_flat(handle: Any) -> None:
     """Note what an FSDP handle knows of its FlatParameter, which then holds the rank's share and nothing else.
 
     Local to this process: unsharded memory that waits for a backward pass is dropped, as after that pass.
+
+    Raises UsageError in the middle of a pass and inside of summon_full_params.
     """
     flat = handle.flat_param
     spread = bool(handle.uses_sharded_strategy)
+    if spread:
+        refuse_busy(handle, "FullyShardedDataParallel")
     if spread and getattr(flat, "_local_shard", None) is not None:
         handle.reshard(free_unsharded_flat_param=True)
     _FLATS[flat] = spread
@@ -164,6 +168,22 @@ def note_flat(handle: Any) -> None:
         _HYBRID[flat] = True
     for number, param in enumerate(getattr(flat, "_params", None) or ()):
         _ORIGINALS[param] = (weakref.ref(flat), number)
+
+
+def refuse_busy(holder: Any, wrapper: str) -> None:
+    """Refuse FSDP's parameters while it has them whole for a pass, or for a block that writes its own values back.
+
+    `holder` is what keeps the parameters of one module: a handle, or a group of parameters.
+    """
+    state = getattr(holder, "_training_state", None)
+    name = getattr(state, "name", "IDLE")
+    if name != "IDLE":
+        inside = "summon_full_params" if name.startswith("SUMMON") else "a forward or backward pass"
+        raise UsageError(
+            f"the parameters of {wrapper} are in use: {inside} has them whole, and this process's share of them stands "
+            "still",
+            remedy=f"Save and restore outside of {inside}.",
+        )
 
 
 def piece_of(param: Any) -> Piece | None:

@@ -24,7 +24,7 @@ from .held import Held
 from .hooks import is_plain_module, local_metadata
 from .layouts import layout_of
 from .parametrized import parametrizations
-from .shards import Key, Piece, is_flat, is_shared_out, memory_of, pieces, prepare, whole
+from .shards import Key, Piece, in_form_of, is_flat, is_shared_out, memory_of, pieces, prepare, whole
 from .wrappers import Place, names_of, unwrap, walk
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "is_plain_module",
     "own_state",
     "own_state_dict",
+    "refuse_flat",
     "slot_of",
     "state_tensors",
     "target_module",
@@ -144,9 +145,14 @@ def own_state_dict(module: nn.Module) -> OrderedDict[str, Any]:
 
 
 def own_state(module: nn.Module, state: Mapping[str, Any]) -> OrderedDict[str, Any]:
-    """A state by canonical name as the module's own load_state_dict wants it: with the names that it gives itself."""
+    """A state by canonical name as the module's own load_state_dict wants it: its names, and DTensors for parts."""
     names = names_of(module)
-    made: OrderedDict[str, Any] = OrderedDict((names.own(name), value) for name, value in state.items())
+    spread = any(isinstance(value, Held) for value in state.values())
+    live = {names.canonical(name): value for name, value in (module.state_dict() if spread else {}).items()}
+    made: OrderedDict[str, Any] = OrderedDict(
+        (names.own(name), in_form_of(live[name], value) if isinstance(value, Held) else value)
+        for name, value in state.items()
+    )
     metadata = getattr(state, "_metadata", None)
     if metadata is not None:
         raw = {outer.rstrip("."): raw.rstrip(".") for raw, outer in names.raw.items()}
@@ -210,25 +216,29 @@ def whole_module(
 ) -> tuple[TargetModule, ModuleView]:
     """A live module that saves and loads in its own way as a target: what its state dict has, to be made anew.
 
-    Raises UsageError where FSDP holds its parameters: its own methods would not take whole tensors.
+    Raises UsageError where FullyShardedDataParallel spreads its parameters over ranks.
     """
     view = state_tensors(module)
-    _refuse_sharded(label, module)
+    refuse_flat(label, module)
     state = own_state_dict(module)
     slots: OrderedDict[str, Slot] = OrderedDict()
     for name, value in state.items():
-        if isinstance(value, torch.Tensor) and layout_of(value) == "strided":
+        if isinstance(value, Held) or (isinstance(value, torch.Tensor) and layout_of(value) == "strided"):
             slots[name] = replace(slot_of(f"{label}/state/{name}", value, device=device), make=True)
     target = _target(role, label, module, view, slots, state.keys() - slots.keys(), device)
     return replace(target, through=True), view
 
 
-def _refuse_sharded(label: str, module: nn.Module) -> None:
-    if any(is_flat(p) or is_shared_out(p) or isinstance(whole(p), Held) for p in module.parameters()):
+def refuse_flat(label: str, module: nn.Module) -> None:
+    """Raise UsageError for a module that saves or loads in its own way, and whose parameters FSDP keeps flat.
+
+    Its methods get and give whole tensors there, through collectives of FSDP's own.
+    """
+    if any(is_flat(p) or (not is_shared_out(p) and isinstance(whole(p), Held)) for p in module.parameters()):
         raise UsageError(
             f"{label}: {type(module).__name__} saves or loads in a way of its own (a hook, or a method of a class), "
-            "and its parameters are sharded: the two cannot be told apart",
-            remedy="Save and restore it before it is wrapped, or without that hook.",
+            "and FullyShardedDataParallel keeps its parameters flat: the two cannot be told apart",
+            remedy="Wrap it with fully_shard, or save and restore it without that hook.",
         )
 
 

@@ -20,6 +20,7 @@ from unmoor.values.text import count
 
 from .devices import tag
 from .modules import slot_of
+from .redundancy import present_state, stepping
 from .shards import Key, Seat, gather, group_seats, is_flat, keys_of, local_of, state_of
 
 __all__ = [
@@ -70,7 +71,7 @@ def family_of(optimizer: Optimizer) -> str:
 
     Other packages have classes of the same names, which keep other state.
     """
-    for cls in type(optimizer).__mro__:
+    for cls in type(stepping(optimizer)).__mro__:
         for family in FAMILIES.values() if cls.__module__.startswith("torch.optim.") else ():
             if cls.__name__ in (family.name, *family.also):
                 return family.name
@@ -80,9 +81,10 @@ def family_of(optimizer: Optimizer) -> str:
 def never_stepped(role: str, label: str, item: Any) -> list[Finding]:
     """A warning about an optimizer that has none of the state which one step would give it."""
     optimizer = find_optimizer(item) if role == "optimizer" or isinstance(item, Optimizer) else None
-    if optimizer is None or any(optimizer.state.values()):
+    own = None if optimizer is None else stepping(optimizer)
+    if own is None or any(own.state.values()):
         return []
-    groups = [group for group in optimizer.param_groups if keeps_state(family_of(optimizer), group)]
+    groups = [group for group in own.param_groups if keeps_state(family_of(own), group)]
     number = sum(param.requires_grad for group in groups for param in group["params"])
     if not number:
         return []
@@ -127,7 +129,7 @@ def _own_form(optimizer: Optimizer) -> tuple[frozenset[str], bool]:
     """Keys of the class's state dict that torch's has not, and whether it lacks torch's own."""
     if type(optimizer).state_dict is Optimizer.state_dict:
         return frozenset(), False
-    keys = frozenset(map(str, optimizer.state_dict()))
+    keys = frozenset(map(str, present_state(optimizer)))
     return keys - {"state", "param_groups"}, not keys >= {"state", "param_groups"}
 
 
@@ -267,12 +269,11 @@ def left_over(optimizer: Optimizer, group: Mapping[str, Any], values: Mapping[st
     return list(gone)
 
 
-def keep_precise(optimizer: Optimizer, state: Mapping[int, Mapping[str, Any]]) -> None:
+def keep_precise(optimizer: Optimizer, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> None:
     """State in the dtype it was saved in where the class's loading, as torch's does, has put it in its parameter's."""
-    seats = [seat for group in optimizer.param_groups for seat in group_seats(group)]
-    for position, entry in state.items():
-        live = optimizer.state.get(seats[position].owner)
-        if seats[position].piece is None and isinstance(live, dict):
+    for param, entry in state.items():
+        live = optimizer.state.get(param)
+        if isinstance(live, dict):
             live.update({key: _precise(live[key], saved) for key, saved in entry.items() if key in live})
 
 

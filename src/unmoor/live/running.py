@@ -17,6 +17,7 @@ from torch import nn
 from unmoor.errors import MismatchError, RestoreError
 from unmoor.values.dtypes import dtype_bytes
 from unmoor.values.plan import AdvanceSchedule, Copy, LoadSchedule, LoadState, MoveModule, SetOptimizer, SetRng
+from unmoor.values.target import Slot
 
 from . import aside, rng, schedulers
 from .held import Held
@@ -24,8 +25,9 @@ from .loaders import give_state, put_back_later
 from .loading import allocate, dtype_of
 from .materialise import materialise
 from .modules import own_state
-from .optimizers import apply_state, keep_precise, left_over, same_groups
-from .shards import Seat, fresh, group_seats
+from .optimizers import apply_state, keep_precise, left_over, live_params, same_groups
+from .redundancy import present_state
+from .shards import Seat, fresh, gather, group_seats
 from .sinks import HeldSink, TensorSink, sink_of
 from .survey import Handles
 from .trees import Realizer
@@ -60,7 +62,7 @@ class Run:
             slot = step.slot
             if slot.make and slot.id not in self._made:
                 seat = _owner(slot.id, seats) if slot.boxes is not None else None
-                own = fresh(seat, dtype_of(slot.dtype), torch.device(slot.device)) if seat else allocate(slot)
+                own = fresh(seat, dtype_of(slot.dtype), torch.device(slot.device)) if seat else _allocate(slot)
                 self._made[slot.id] = own
             tensor = self._made[slot.id] if slot.make else self._lookup[slot.id]
             found[slot.id] = sink_of(tensor, dense=slot.dense)
@@ -172,7 +174,7 @@ class Run:
 
     def _load_through(self, optimizer: Any, step: SetOptimizer) -> None:
         """Hand a class what it loads itself, and keep what it would round."""
-        state = {position: self.value(dict(entry)) for position, entry in step.state.items()}
+        state = gather(optimizer, {position: self.value(dict(entry)) for position, entry in step.state.items()})
         with same_groups(optimizer):
             optimizer.load_state_dict(self._state_dict(optimizer, step, state))
         keep_precise(optimizer, state)
@@ -186,20 +188,26 @@ class Run:
         made.done = frozenset(self._handles.tensors())
         return made
 
-    def _state_dict(self, optimizer: Any, step: SetOptimizer, filled: Mapping[int, Any]) -> dict[str, Any]:
-        """The plan's state as a state dict in the live optimizer's own numbering, or in a form of its own."""
+    def _state_dict(self, optimizer: Any, step: SetOptimizer, filled: Mapping[torch.Tensor, Any]) -> dict[str, Any]:
+        """The plan's state as a state dict in the live optimizer's own numbering, or in a form of its own.
+
+        `filled` is the state by live parameter, in the form that the parameter has.
+        """
         own: dict[str, Any] = self.value(dict(step.own))
         if step.whole:
             return own
-        present = optimizer.state_dict()
+        present = present_state(optimizer)
         packed = present["param_groups"]
         groups = [
             {k: v for k, v in {**group, **self.value(dict(new))}.items() if k not in left_over(optimizer, group, new)}
             for group, new in zip(packed, step.options, strict=True)
         ]
-        ids = [identity for group in packed for identity in group["params"]]
-        state = {ids[i]: present["state"][ids[i]] for i in step.left if ids[i] in present["state"]}
-        state |= {ids[i]: entry for i, entry in filled.items()} | self.value(dict(step.unassigned))
+        numbers = [identity for group in packed for identity in group["params"]]
+        ids = dict(zip(live_params(optimizer), numbers, strict=True))
+        seats = [seat for group in optimizer.param_groups for seat in group_seats(group)] if step.left else []
+        left = [ids[seats[i].owner] for i in step.left]
+        state = {identity: present["state"][identity] for identity in left if identity in present["state"]}
+        state |= {ids[param]: entry for param, entry in filled.items()} | self.value(dict(step.unassigned))
         return {**own, "state": state, "param_groups": groups}
 
     def rng_setters(self, steps: Iterable[SetRng]) -> list[rng.Setter]:
@@ -231,6 +239,15 @@ class _Lookup(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len({**self._handles.tensors(), **self._made})
+
+
+def _allocate(slot: Slot) -> torch.Tensor | Held:
+    """Memory of its own for a slot: all of it, or its boxes."""
+    if slot.boxes is None:
+        return allocate(slot)
+    dtype, device = dtype_of(slot.dtype), torch.device(slot.device)
+    parts = tuple((box, torch.empty(box.sizes, dtype=dtype, device=device)) for box in slot.boxes)
+    return Held(torch.Size(slot.shape), dtype, device, parts)
 
 
 def _owner(identity: str, seats: Mapping[str, Seat]) -> Seat | None:

@@ -22,8 +22,9 @@ from unmoor.errors import DeviceError, UsageError
 from unmoor.values.boxes import Box
 from unmoor.values.text import listing
 
-from .flat_shards import Piece, is_flat, joined, memory_of, note_flat, numbers, piece_of, pieces
+from .flat_shards import Piece, is_flat, joined, memory_of, note_flat, numbers, piece_of, pieces, refuse_busy
 from .held import Held
+from .redundancy import is_redundancy, own_parts, stepping
 from .wrappers import Place
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "fresh",
     "gather",
     "group_seats",
+    "in_form_of",
     "is_flat",
     "is_shared_out",
     "keys_of",
@@ -191,7 +193,17 @@ def prepare(place: Place) -> None:
         if handle is not None:
             note_flat(handle)
     if any(cls.__name__ == "FSDPModule" and cls.__module__.startswith("torch.") for cls in type(place.module).__mro__):
+        for group in _groups(place.module):
+            refuse_busy(group, "fully_shard")
         place.module.reshard()  # type: ignore[operator]
+
+
+def _groups(module: Any) -> list[Any]:
+    """What fully_shard keeps for the parameters of one module, as torch of any version has it."""
+    state = module._get_fsdp_state()
+    several = getattr(state, "_fsdp_param_groups", None)
+    found = [getattr(state, "_fsdp_param_group", None)] if several is None else list(several)
+    return [group for group in found if group is not None]
 
 
 def _is_fsdp1(module: nn.Module) -> bool:
@@ -245,7 +257,9 @@ def group_seats(group: Mapping[str, Any]) -> list[Seat]:
 
 def state_of(optimizer: Optimizer, seat: Seat) -> dict[str, Any]:
     """The state of a seat that exists and can be looked at in place; nothing for a piece of a FlatParameter."""
-    return {} if seat.piece is not None else {k: seat.seen(v) for k, v in optimizer.state.get(seat.owner, {}).items()}
+    if seat.piece is not None:
+        return {}
+    return {k: seat.seen(v) for k, v in stepping(optimizer).state.get(seat.owner, {}).items()}
 
 
 def fresh(seat: Seat, dtype: torch.dtype, device: torch.device) -> Held:
@@ -258,6 +272,13 @@ def fresh(seat: Seat, dtype: torch.dtype, device: torch.device) -> Held:
     return Held(held.shape, dtype, device, tuple((box, local) for box in held.boxes), local=local)
 
 
+def in_form_of(live: Any, held: Held) -> Any:
+    """What this rank has of a tensor as a DTensor that is laid out as the live one."""
+    local = held.parts[0][1] if held.parts else torch.empty_like(local_of(live), dtype=held.dtype)
+    sizes = {"shape": live.shape, "stride": live.stride()}
+    return type(live).from_local(local, live.device_mesh, live.placements, run_check=False, **sizes)
+
+
 def gather(optimizer: Optimizer, entries: Mapping[int, Mapping[str, Any]]) -> dict[torch.Tensor, dict[str, Any]]:
     """State by position of the seat -> state by parameter of the optimizer, in the form that its parameters have."""
     everyone = [seat for group in optimizer.param_groups for seat in group_seats(group)]
@@ -268,7 +289,7 @@ def gather(optimizer: Optimizer, entries: Mapping[int, Mapping[str, Any]]) -> di
         if seat.piece is not None:
             parts.setdefault(seat.owner, []).append((seat.piece, entry))
         elif seat.window is None or seat.owner.numel():  # FSDP steps no parameter of which a rank has nothing
-            existing = optimizer.state.get(seat.owner, {})
+            existing = stepping(optimizer).state.get(seat.owner, {})
             made[seat.owner] = {key: _own_form(seat, value, existing.get(key)) for key, value in entry.items()}
     return made | {flat: joined(flat, found) for flat, found in parts.items()}
 
@@ -284,14 +305,15 @@ def _own_form(seat: Seat, value: Any, existing: Any) -> Any:
     if not is_shared_out(param):
         return local
     if isinstance(value, Held):
-        sizes = {"shape": param.shape, "stride": param.stride()}
-        return type(param).from_local(local, param.device_mesh, param.placements, run_check=False, **sizes)
+        return in_form_of(param, value)
     placements = param.placements if value.shape == param.shape else None
     return type(param).from_local(value, param.device_mesh, placements, run_check=False)
 
 
 def state_dict(optimizer: Optimizer) -> dict[str, Any]:
     """The optimizer's state dict with tensors as the model has them, one entry for each parameter that it has."""
+    if is_redundancy(optimizer):
+        return own_parts(optimizer)
     packed = optimizer.state_dict()
     params = [param for group in optimizer.param_groups for param in group["params"]]
     if not any(is_flat(p) or is_shared_out(p) or piece_of(p) is not None for p in params):

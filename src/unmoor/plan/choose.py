@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor.values.catalog import Catalog, Part
-from unmoor.values.nodes import NumpyArray
+from unmoor.values.dtypes import DTYPES
+from unmoor.values.nodes import NumpyArray, TensorNode
 from unmoor.values.target import TargetModule, TargetOptimizer
 from unmoor.values.text import count, key_text, listing
 
@@ -46,7 +47,16 @@ def subtree(tree: Any, keys: Sequence[Any]) -> Any:
 def array_nodes(catalog: Catalog) -> frozenset[int]:
     """Ids of the tensor nodes that were numpy arrays when unmoor.save wrote them."""
     recorded = (catalog.manifest or {}).get("numpy", ()) or catalog.facts.get("numpy", ())
-    return frozenset(id(subtree(catalog.tree, keys)) for keys in recorded)
+    nodes = (_at(catalog.tree, keys) for keys in recorded)
+    return frozenset(id(node) for node in nodes if isinstance(node, TensorNode) and DTYPES[node.dtype].numpy)
+
+
+def _at(tree: Any, keys: Sequence[Any]) -> Any:
+    """The node at a key path; None where the path leads nowhere."""
+    try:
+        return subtree(tree, keys)
+    except KeyError:
+        return None
 
 
 def find_at(catalog: Catalog, place: Any) -> tuple[Any, ...] | None:

@@ -14,7 +14,7 @@ from unmoor.errors import UnsupportedFile
 from unmoor.values.beside import NAMES
 from unmoor.values.catalog import Catalog
 from unmoor.values.frames import Framed, framed
-from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.nodes import CompositeTensor, TensorNode, kind_of
 
 from .choose import subtree
 from .names import apply_rename
@@ -60,7 +60,7 @@ def flat_entries(catalog: Catalog, only: str | Sequence[str] | None, rename: Ren
 def _framed(catalog: Catalog, tree: Any) -> Framed:
     if not isinstance(tree, Mapping):
         raise UnsupportedFile(
-            f"{catalog.path} holds a {type(tree).__name__}, and a load asks for values by name", path=catalog.path
+            f"{catalog.path} holds {kind_of(tree)}, and a load asks for values by name", path=catalog.path
         )
     return framed(tree, lambda _: False, lambda leaf: isinstance(leaf, TensorNode | CompositeTensor))
 

@@ -46,12 +46,13 @@ def with_parameters(catalog: Catalog, target: Target, policy: Policy) -> tuple[C
             else:
                 parts[number], units, order = made.part, made.units, made.order
     for number, part in enumerate(parts):
-        for optimizer in target.optimizers if part.role == "optimizer" else ():
-            state = cut_optimizer(catalog.path, part, optimizer, units, order)
-            if isinstance(state, Part):
-                parts[number] = state
-                break
-            faults += [] if state is None else [state]
+        live = target.optimizers if part.role == "optimizer" else ()
+        cuts = [cut_optimizer(catalog.path, part, optimizer, units, order) for optimizer in live]
+        if None in cuts and "flat_ranks" not in part.detail:  # it is one's as it stands, and no other's
+            continue
+        whole = next((state for state in cuts if isinstance(state, Part)), None)
+        parts[number] = part if whole is None else whole
+        faults += [] if whole is not None else [state for state in cuts if isinstance(state, Fault)]
     asked = [fault for fault in faults if fault.label not in policy.at]
     return replace(catalog, parts=tuple(parts)), asked
 

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from unmoor.values.catalog import TensorEntry
 from unmoor.values.plan import Change
-from unmoor.values.strides import contiguous
+from unmoor.values.strides import contiguous, is_dense
 
 __all__ = ["not_kept"]
 
 
 def not_kept(entries: Sequence[TensorEntry], *, box_bytes: int) -> list[Change]:
-    """What will not come back as it was. Tensors of more than `box_bytes` bytes are written in boxes, in order."""
+    """What will not come back as it was.
+
+    Tensors of more than `box_bytes` bytes are written in boxes, in order; so are those with gaps or repeated elements.
+    """
     first: dict[str, TensorEntry] = {}
     changes: list[Change] = []
     for entry in entries:
@@ -33,10 +36,16 @@ def _changes(entry: TensorEntry, other: TensorEntry, box_bytes: int) -> Iterator
         return
     if node.bits:
         yield Change(entry.role, entry.path, "a lazy conjugate or negation", "its values")
-    elif entry.stride != contiguous(entry.shape) and entry.nbytes > box_bytes:
+    elif not _keeps_strides(entry, box_bytes):
         yield Change(entry.role, entry.path, "laid out by strides", "laid out in order")
     if _window(other) != _window(entry):
         yield Change(entry.role, entry.path, f"on one storage with {other.path}", "written on its own")
+
+
+def _keeps_strides(entry: TensorEntry, box_bytes: int) -> bool:
+    if entry.stride == contiguous(entry.shape):
+        return True
+    return entry.nbytes <= box_bytes and is_dense(entry.shape, entry.stride)
 
 
 def _window(entry: TensorEntry) -> tuple[object, ...]:

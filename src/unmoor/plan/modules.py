@@ -227,7 +227,7 @@ def _nothing_matches(target: TargetModule, saved: Mapping[str, TensorNode], matc
         text = f"{len(match.reading.pairs)} names do, none with its shape ({name}: saved "
         text += f"{format_shape(saved[other].shape)}, live {format_shape(target.slots[name].shape)})"
     else:
-        text = f"the file has {listing(theirs, 2)}, the live model {listing(ours, 2)}"
+        text = f"the file has {listing(theirs, 2) or 'none there'}, the live model {listing(ours, 2)}"
     remedy = "" if match.near or match.reading.pairs else "rename={...} says how saved names become live ones"
     return Fault("mismatch", target.label, f"0 of {len(ours)} tensors matched: {text}", remedy)
 

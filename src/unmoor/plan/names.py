@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from unmoor.errors import MismatchError
+from unmoor.errors import MismatchError, UsageError
 
 from .patterns import captures, fill
 from .policy import Rename
@@ -78,16 +78,19 @@ class NameMatch:
 def apply_rename(names: Sequence[str], rename: Rename) -> dict[str, str]:
     """New name -> saved name. A mapping replaces leading text, or with `*` in it whole patterns; a callable anything.
 
-    Raises MismatchError, naming both, where two names would become one.
+    Raises MismatchError, naming both, where two names would become one; UsageError for what gives no name.
 
     >>> apply_rename(["net.0.weight"], {"net.": ""})
     {'0.weight': 'net.0.weight'}
     >>> apply_rename(["a.attn.w"], {"*.attn.*": "*.attention.*"})
     {'a.attention.w': 'a.attn.w'}
     """
+    _check(rename)
     made: dict[str, str] = {}
     for name in names:
         new = _renamed(name, rename)
+        if not isinstance(new, str):
+            raise UsageError(f"rename= gives {name!r} the name {new!r}", remedy="It takes a name and returns one.")
         if new in made:
             raise MismatchError(
                 f"rename= gives {made[new]!r} and {name!r} the same name {new!r}",
@@ -95,6 +98,14 @@ def apply_rename(names: Sequence[str], rename: Rename) -> dict[str, str]:
             )
         made[new] = name
     return made
+
+
+def _check(rename: Any) -> None:
+    texts = isinstance(rename, Mapping) and all(isinstance(text, str) for text in (*rename, *rename.values()))
+    if not (rename is None or callable(rename) or texts):
+        raise UsageError(
+            f"rename={rename!r} is neither a dict of names nor a callable", remedy='rename={"net.": ""} drops a prefix.'
+        )
 
 
 def _renamed(name: str, rename: Rename) -> str:

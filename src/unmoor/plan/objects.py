@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from unmoor.values.catalog import Part
 from unmoor.values.finding import Finding
@@ -82,12 +82,18 @@ def _state_slot(target: TargetObject) -> Callable[[str, TensorNode], Slot]:
     return make
 
 
+_LEAVES: Final = frozenset((TensorNode, str, int, float, bool, bytes, type(None)))
+"""What most of a tree consists of, and is looked at no further."""
+
+
 def opaque_names(value: Any) -> Iterator[str]:
     """The class of every object in a tree that would need code to exist."""
     seen: set[int] = set()
     left = [value]
     while left:
         item = left.pop()
+        if type(item) in _LEAVES:
+            continue
         if isinstance(item, Opaque):
             yield item.name
         elif isinstance(item, Mapping | list | tuple | set | frozenset) and id(item) not in seen:

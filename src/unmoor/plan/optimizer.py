@@ -16,7 +16,7 @@ from unmoor.values.nodes import TensorNode
 from unmoor.values.optimizers import COUNTERS, FAMILIES, counts_on_device, keeps_state, switched_on
 from unmoor.values.plan import Change, Copy, SetOptimizer
 from unmoor.values.target import Slot, TargetGroup, TargetOptimizer, TargetParam
-from unmoor.values.text import count, listing
+from unmoor.values.text import count, key_text, listing
 
 from .file_model import FileModel
 from .joined import joined_faults, joined_twins, state_copies
@@ -91,7 +91,8 @@ def plan_optimizer(
     moved = [copy for copy in plan.copies if copy.slot.id.rpartition("/")[2] not in COUNTERS]
     plan.faults += rounding_faults(target.label, moved, policy, what="state ")
     plan.faults += joined_faults(target, state, plan.copies)
-    plan.faults += spread_faults(target, state_copies(target, plan.copies))
+    whole = [copy for copy in plan.copies if copy.slot.boxes is None and copy.node.shape != ()]
+    plan.faults += spread_faults(target, state_copies(target, whole))
     plan.twins = joined_twins(target, plan.copies)
     options = plan_options(target, saved, match, policy)
     plan.copies += options.copies
@@ -278,8 +279,12 @@ class _Place:
 def _plan_entry(place: _Place, keys: tuple[Any, ...], entry: Mapping[str, Any], plan: OptimizerPlan) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, value in entry.items():
-        name = f"{_name(place.param, place.position)}/{key}"
-        template = Template(place.label, name, (*keys, key), _slot_maker(place, key))
+        name, make = f"{_name(place.param, place.position)}/{key}", _slot_maker(place, key)
+        if type(value) is TensorNode and value.quantizer is None:  # nearly always: a template for each adds up
+            slot = made[key] = make("", value)
+            plan.copies.append(Copy(place.label, name, key_text((*keys, key)), value, slot))
+            continue
+        template = Template(place.label, name, (*keys, key), make)
         made[key] = template(value)
         plan.copies += template.copies
     return made

@@ -99,9 +99,10 @@ def _device_steps(catalog: Catalog) -> dict[tuple[Any, ...], frozenset[Any]]:
     found = {}
     for part in catalog.part("optimizer"):
         node = part.node.state if isinstance(part.node, Opaque) else part.node
-        groups = node["param_groups"] if isinstance(node, Mapping) else ()
+        groups = node.get("param_groups") if isinstance(node, Mapping) else ()
+        groups = [group for group in groups if isinstance(group, Mapping)] if isinstance(groups, list) else []
         family = str(part.detail.get("family", ""))
-        ids = [i for group in groups if counts_on_device(family, group) for i in group["params"]]
+        ids = [i for group in groups if counts_on_device(family, group) for i in group.get("params", ())]
         found[part.keys] = frozenset(ids)
     return found
 

@@ -27,6 +27,9 @@ def rename_for(pairs: Mapping[str, str]) -> str:
             prefixes = dict(sorted(prefixes.items(), key=lambda item: -len(item[0])))
         if len(prefixes) > _ENOUGH:
             break
+    for ours, theirs in sorted(pairs.items(), key=lambda pair: len(pair[1])) if len(prefixes) <= _ENOUGH else ():
+        if _renamed(theirs, prefixes) != ours:  # a prefix that came later takes it
+            prefixes = dict(sorted({**prefixes, theirs: ours}.items(), key=lambda item: -len(item[0])))
     if not prefixes:
         return ""
     rows = [f"{old!r}: {new!r}" for old, new in prefixes.items()]

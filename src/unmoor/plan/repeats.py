@@ -17,7 +17,7 @@ __all__ = ["without_repeats"]
 
 def without_repeats(node: TensorNode, slot: Slot) -> tuple[TensorNode, Slot, str]:
     """Node and slot with each element that both repeat taken once, and why they cannot be brought together ("")."""
-    if slot.dense or not _overlaps(slot.shape, slot.stride) or node.shape != slot.shape:
+    if slot.dense or not overlaps(slot.shape, slot.stride) or node.shape != slot.shape:
         return node, slot, ""
     pairs = list(zip(slot.shape, slot.stride, node.stride, strict=True))
     if any(theirs != ours for size, ours, theirs in pairs if size > 1):
@@ -26,7 +26,7 @@ def without_repeats(node: TensorNode, slot: Slot) -> tuple[TensorNode, Slot, str
     return replace(node, shape=shape), replace(slot, shape=shape), ""
 
 
-def _overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
+def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether two elements may lie at one place: a stride is less than what the smaller ones reach."""
     reach = 0
     for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1):

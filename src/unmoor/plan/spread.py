@@ -25,12 +25,11 @@ def boxes_of(param: TargetParam, family: str, key: str, node: TensorNode) -> tup
 
 
 def own_loading(target: TargetOptimizer) -> list[Fault]:
-    """A class that loads by itself takes whole tensors: it cannot be handed the parts that a rank holds."""
+    """A class whose state dict has a form of its own: it cannot be told which parts of that a rank holds."""
     names = [param.name or f"parameter {position}" for position, param in target.params() if param.boxes is not None]
-    if not names or (target.direct and not target.whole):
+    if not names or not target.whole:
         return []
-    text = f"{target.class_name} loads its state in a way of its own (a method of its class, or a hook), and "
-    text += f"{listing(names)} is spread over ranks"
+    text = f"the state dict of {target.class_name} has a form of its own, and {listing(names)} are spread over ranks"
     return [Fault("mismatch", target.label, text, f"{target.label}=None starts it fresh")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from unmoor.errors import MismatchError
+from unmoor.errors import MismatchError, UsageError
 from unmoor.values.catalog import Catalog, TensorEntry
 from unmoor.values.text import columns, key_text
 
@@ -38,11 +38,11 @@ def take(catalog: Catalog, only: str | Sequence[str] | None) -> Taken:
     """All of a file; with `only`, parts of it, by role word or key path.
 
     One part that a single word chose becomes the root of the tree; several keep their places. Raises MismatchError for
-    a word that chooses nothing, with what there is.
+    a word that chooses nothing, with what there is; UsageError for what is no word.
     """
     if only is None:
         return Taken(catalog.tree, catalog.tensors, manifest=_carried(catalog.manifest))
-    words = (only,) if isinstance(only, str) else tuple(only)
+    words = _words(only)
     places = [place for word in words for place in _places(catalog, word)]
     if isinstance(only, str) and len(places) == 1:
         (root,) = places
@@ -57,14 +57,21 @@ def take(catalog: Catalog, only: str | Sequence[str] | None) -> Taken:
     return Taken(_pruned(catalog.tree, (), chosen), tensors, manifest=_manifest(catalog.manifest, chosen))
 
 
+def _words(only: Any) -> tuple[str, ...]:
+    words = (only,) if isinstance(only, str) else tuple(only) if isinstance(only, list | tuple | set) else ()
+    if not words or not all(isinstance(word, str) and word for word in words):
+        raise UsageError(f"only={only!r} is no role or key path, nor a list of them", remedy='only="model" takes one.')
+    return words
+
+
 def _places(catalog: Catalog, word: str) -> list[Keys]:
     """Where the parts of a role stand, or what stands at a key path; outermost places only."""
-    found = list(dict.fromkeys(part.keys for part in catalog.parts if part.role == word))
+    found = list(dict.fromkeys(part.keys for part in catalog.part(word)))
     if not found:
         place = find_at(catalog, word)
         found = [] if place is None else [place]
     if not found:
-        rows = [(part.role, part.path or "(the whole file)") for part in catalog.parts]
+        rows = [(part.role, part.path or "(the whole file)") for part in catalog.run_parts()]
         raise MismatchError(
             f"only={word!r} chooses nothing in {catalog.path}",
             details=columns(rows, indent=0),

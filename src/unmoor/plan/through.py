@@ -14,12 +14,12 @@ from typing import Any
 from unmoor.values.catalog import Part
 from unmoor.values.plan import Change, Copy, LoadState
 from unmoor.values.target import TargetModule, TargetObject
-from unmoor.values.text import key_text
+from unmoor.values.text import key_text, listing
 
 from .module_match import averaged_fault, match_module
 from .modules import ModulePlan, saved_tensors
 from .objects import plan_object
-from .policy import Policy
+from .policy import Fault, Policy
 from .rounding import rounding_faults
 
 __all__ = ["plan_through"]
@@ -37,7 +37,12 @@ def plan_through(target: TargetModule, part: Part, policy: Policy, arrays: Colle
     if averaged is not None:
         return ModulePlan(faults=[averaged])
     pairs = match.reading.pairs if match.complete else {}
-    plan = ModulePlan(copies=_in_live_dtype(target, part, pairs, given.copies))
+    spread = [name for name, slot in target.slots.items() if slot.boxes is not None]
+    if spread and not pairs:
+        text = "it loads in a way of its own, and the saved names are not proved to be the live ones: nothing tells "
+        text += f"which part of which tensor to hand over, with {listing(spread, 2)} spread over ranks"
+        return ModulePlan(faults=[Fault("mismatch", target.label, text, "rename={...} says how they become those")])
+    plan = ModulePlan(copies=_as_live(target, part, pairs, given.copies))
     plan.faults = rounding_faults(target.label, plan.copies, policy)
     plan.names = {theirs: ours for ours, theirs in pairs.items()}
     plan.renamed = [Change(target.label, ours, theirs, ours) for ours, theirs in pairs.items() if ours != theirs]
@@ -48,10 +53,11 @@ def plan_through(target: TargetModule, part: Part, policy: Policy, arrays: Colle
     return plan
 
 
-def _in_live_dtype(target: TargetModule, part: Part, pairs: Mapping[str, str], copies: Sequence[Copy]) -> list[Copy]:
-    """The copies with the dtype of the live tensor that each is for, so that nothing is rounded unseen."""
-    dtypes = {key_text((*part.keys, theirs)): target.slots[ours].dtype for ours, theirs in pairs.items()}
-    return [replace(copy, slot=replace(copy.slot, dtype=dtypes.get(copy.path, copy.slot.dtype))) for copy in copies]
+def _as_live(target: TargetModule, part: Part, pairs: Mapping[str, str], copies: Sequence[Copy]) -> list[Copy]:
+    """The copies with dtype and parts of the live tensor that each is for, so that nothing is rounded unseen."""
+    live = {key_text((*part.keys, theirs)): target.slots[ours] for ours, theirs in pairs.items()}
+    slots = [(copy, live.get(copy.path, copy.slot)) for copy in copies]
+    return [replace(copy, slot=replace(copy.slot, dtype=own.dtype, boxes=own.boxes)) for copy, own in slots]
 
 
 def _renamed(tree: Mapping[str, Any], pairs: Mapping[str, str], outside: Sequence[str]) -> Mapping[str, Any]:

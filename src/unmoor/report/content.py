@@ -13,7 +13,7 @@ from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
 from unmoor.values.text import count, format_bytes, listing
 
 from .layout import plain
-from .own import OWN, run_alone
+from .own import OWN
 
 __all__ = ["Safety", "content", "dialect_text", "format_text", "headline", "role_rank", "safety", "safety_text"]
 
@@ -86,7 +86,7 @@ def content(catalog: Catalog) -> str:
     """What the file is to someone who wants to resume a run."""
     if catalog.format == "torchscript":
         return f"a program with its weights, not a checkpoint ({count(len(catalog.tensors), 'tensor')})"
-    parts = [part for part in run_alone(catalog) if _plays(part)]
+    parts = [part for part in catalog.run_parts() if _plays(part)]
     roles = Counter(part.role for part in parts)
     if not roles:
         return _without_roles(catalog)

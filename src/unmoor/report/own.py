@@ -8,22 +8,15 @@ from unmoor.values.catalog import Catalog, Part
 from unmoor.values.ranks import RANKS, saved_world
 from unmoor.values.text import count, listing
 
-__all__ = ["OWN", "own_text", "run_alone", "with_own_joined"]
+__all__ = ["OWN", "own_text", "with_own_joined"]
 
 OWN = "ranks"
 """The role of that part, which no part of a run has."""
 
 
-def run_alone(catalog: Catalog) -> tuple[Part, ...]:
-    """The parts of the run itself."""
-    if saved_world(catalog.manifest) == 1:
-        return catalog.parts
-    return tuple(part for part in catalog.parts if part.keys[:1] != (RANKS,))
-
-
 def with_own_joined(catalog: Catalog) -> Catalog:
     """The catalog with one part for all that single ranks have for themselves."""
-    kept = run_alone(catalog)
+    kept = catalog.run_parts()
     own = [entry for entry in catalog.tensors if entry.keys[:1] == (RANKS,)]
     if saved_world(catalog.manifest) == 1 or (len(kept) == len(catalog.parts) and not own):
         return catalog

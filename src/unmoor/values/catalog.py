@@ -11,6 +11,7 @@ from typing import Any
 
 from .finding import Finding
 from .nodes import Chunk, Span, Storage, TensorNode, deflated
+from .ranks import RANKS, ranks_recorded, saved_world
 from .text import count, format_bytes, key_text
 
 __all__ = ["Catalog", "Part", "TensorEntry"]
@@ -115,7 +116,7 @@ class Catalog:
     unmoor, lightning, ...). `globals` are the "module.name" of every class and function its pickle names. `tree` is
     the inert tree, `manifest` what `unmoor.save` added beside the data, None in other files. `facts` are facts about
     the container (archive name, pickle protocol, byte order). `entries` are, of a folder of
-    torch.distributed.checkpoint, its values by flat key as they were saved, each with the key path that is noted for it.
+    torch.distributed.checkpoint, its values by flat key as they were saved, each with the key path noted for it.
     """
 
     path: str
@@ -133,8 +134,14 @@ class Catalog:
     entries: Mapping[str, tuple[tuple[str | int, ...], Any]] = field(default_factory=dict, repr=False)
 
     def part(self, role: str) -> Iterator[Part]:
-        """The parts that play `role`, in the order of the file."""
-        return (part for part in self.parts if part.role == role)
+        """The parts of the run that play `role`, in the order of the file."""
+        return (part for part in self.run_parts() if part.role == role)
+
+    def run_parts(self) -> tuple[Part, ...]:
+        """The parts of the run itself: all but what single ranks have for themselves."""
+        if saved_world(self.manifest) == 1:
+            return self.parts
+        return tuple(part for part in self.parts if part.keys[:1] != (RANKS,))
 
     def devices(self) -> dict[str, tuple[int, int]]:
         """Device tag -> (tensors, bytes) over all tensors, largest first."""
@@ -149,8 +156,13 @@ class Catalog:
         lines = [f"{self.path}: {self.format}, {format_bytes(self.size)}, {self.dialect}; {devices or 'no tensors'}"]
         lines += [
             f"  {p.role:<10} {p.path or '(whole file)'}  {count(p.tensors, 'tensor')}  {format_bytes(p.nbytes)}"
-            for p in self.parts
+            for p in self.run_parts()
         ]
+        own = [entry.nbytes for entry in self.tensors if entry.keys[:1] == (RANKS,)]
+        if len(self.run_parts()) < len(self.parts):
+            number = len(ranks_recorded(self.manifest))
+            text = f"{count(len(own), 'tensor')}  {format_bytes(sum(own))}"
+            lines.append(f"  {RANKS:<10} {RANKS}  {text}  (what {count(number, 'rank')} has unlike rank 0)")
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["FrameError", "Framed", "framed", "leaf_keys", "plain", "rebuilt"]
+__all__ = ["FrameError", "Framed", "framed", "is_at_home", "leaves_of", "plain", "rebuilt"]
 
 _MAPPINGS: Final[dict[str, type[dict[Any, Any]]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _SEQUENCES: Final[dict[str, Callable[[list[Any]], Any]]] = {"list": list, "tuple": tuple}
@@ -66,7 +66,7 @@ class _Taker:
         if not self._is_open(value):
             return self._leaf(value, keys, path)
         if id(value) in self.open:
-            raise FrameError(".".join(map(str, keys)))
+            raise FrameError(f"{'.'.join(map(str, keys))} contains itself")
         self.open.add(id(value))
         if isinstance(value, dict):
             rows = [[plain(k), self.node(item, (*keys, k), (*path, str(k)))] for k, item in value.items()]
@@ -124,14 +124,29 @@ def plain(value: Any) -> Any:
     raise FrameError(f"a value of {kind}")
 
 
-def leaf_keys(frame: Any) -> Iterator[str]:
-    """The flat keys that a frame refers to. Raises FrameError for what is no frame."""
+def leaves_of(frame: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """The flat keys that a frame refers to, each with the one that belongs at its place, but for what tells two apart.
+
+    Raises FrameError for what is no frame.
+    """
     if type(frame) is str:
-        yield frame
+        yield frame, ".".join(path)
         return
     kind, rows, *_ = _opened(frame)
-    for row in rows:
-        yield from leaf_keys(row[1] if kind in _MAPPINGS else row)
+    for number, row in enumerate(rows):
+        if kind in _MAPPINGS:
+            yield from leaves_of(row[1], (*path, str(_key(row[0]))))
+        else:
+            yield from leaves_of(row, (*path, str(number)))
+
+
+def is_at_home(key: str, place: str) -> bool:
+    """Whether a flat key belongs at a place of a frame.
+
+    >>> is_at_home("a.b~", "a.b"), is_at_home("a.c", "a.b")
+    (True, False)
+    """
+    return key.rstrip(_MARK) == place.rstrip(_MARK)
 
 
 def rebuilt(frame: Any, leaves: Mapping[str, Any]) -> Any:

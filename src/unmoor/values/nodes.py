@@ -23,6 +23,7 @@ __all__ = [
     "TorchValue",
     "deflated",
     "inflated",
+    "kind_of",
 ]
 
 
@@ -220,6 +221,18 @@ def _partial(state: Any) -> list[str]:
     if type(state) is not tuple or len(state) != 4 or type(state[1]) is not tuple or type(state[2]) is not dict:
         return []
     return [*map(_short, state[1]), *(f"{key}={_short(value)}" for key, value in state[2].items())]
+
+
+def kind_of(value: Any) -> str:
+    """What a value of a tree is, for people.
+
+    >>> kind_of([]), kind_of(5), kind_of(None)
+    ('a list', 'an int', 'None')
+    """
+    if isinstance(value, TensorNode | CompositeTensor):
+        return "a tensor"
+    name = value.name if isinstance(value, Opaque) else "None" if value is None else type(value).__name__
+    return name if value is None else f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
 
 
 _SHOWN: Final = 6

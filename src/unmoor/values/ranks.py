@@ -21,6 +21,7 @@ DEEPEST: Final = 32
 """How many levels of containers are compared leaf by leaf; what lies deeper is one leaf."""
 
 _MOST: Final = 1 << 20
+_DIGITS: Final = len(str(_MOST))
 
 
 def saved_world(manifest: Mapping[str, Any] | None) -> int:
@@ -34,8 +35,13 @@ def ranks_recorded(manifest: Mapping[str, Any] | None) -> dict[int, Mapping[str,
     recorded = (manifest or {}).get(RANKS)
     rows = recorded.items() if isinstance(recorded, Mapping) else ()
     world = saved_world(manifest)
-    found = {int(rank): row for rank, row in rows if str(rank).isdecimal() and isinstance(row, Mapping)}
+    found = {int(rank): row for rank, row in rows if _is_rank(rank) and isinstance(row, Mapping)}
     return {rank: row for rank, row in found.items() if 0 < rank < world}
+
+
+def _is_rank(text: Any) -> bool:
+    """Whether a key is a rank's number as it is written: "01" is none, and no rank has more digits than these."""
+    return isinstance(text, str) and len(text) <= _DIGITS and text.isascii() and text.isdecimal() and text[0] != "0"
 
 
 def ranks_text(ranks: list[int]) -> str:

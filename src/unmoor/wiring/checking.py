@@ -6,20 +6,23 @@ checkpoint each reads its share by bytes, of all that any of them needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from unmoor.distributed.meeting import Meeting
 from unmoor.errors import CorruptFile, UsageError
 from unmoor.execute.reading import OpenSpan
 from unmoor.execute.verify import check, corrupt
+from unmoor.plan.policy import CHOICES
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage
 from unmoor.values.plan import Plan
 
 from .identity import place
 
-__all__ = ["check_all", "check_buffer", "needed_storages", "share_of"]
+__all__ = ["check_all", "check_buffer", "check_verify", "needed_storages", "refuse_overlap", "share_of"]
 
 Storages = Mapping[str, tuple[Storage, list[str]]]
 """Key of a storage -> it, and the paths of the tensors on it."""
@@ -31,6 +34,32 @@ def check_buffer(buffer_bytes: Any) -> None:
         raise UsageError(
             f"buffer_bytes={buffer_bytes!r} is no number of bytes", remedy="Pass a whole number, 1 or more."
         )
+
+
+def check_verify(verify: Any) -> None:
+    """Refuse what is none of the ways to check data."""
+    if verify not in CHOICES["verify"]:
+        raise UsageError(f"verify={verify!r} is none of {', '.join(map(repr, CHOICES['verify']))}")
+
+
+def refuse_overlap(source: str, target: str, files: Iterable[str]) -> None:
+    """Raise UsageError where writing `target` would replace what is read: the source, `files` of it, what holds it."""
+    if not os.path.exists(target):
+        return
+    one, other = os.path.realpath(source), os.path.realpath(target)
+    if os.path.samefile(source, target):
+        what = "the source itself"
+    elif other.startswith(os.path.join(one, "")) or any(map(partial(_is_one, target), files)):
+        what = f"a part of the source {source}, and would be replaced"
+    elif one.startswith(os.path.join(other, "")):
+        what = f"the folder in which the source {source} lies, and would be replaced"
+    else:
+        return
+    raise UsageError(f"{target} is {what}", remedy="Write to another path, then move what was written.", path=target)
+
+
+def _is_one(target: str, file: str) -> bool:
+    return os.path.exists(file) and os.path.samefile(file, target)
 
 
 def needed_storages(plan: Plan) -> Storages:

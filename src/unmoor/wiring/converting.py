@@ -21,8 +21,10 @@ from unmoor.plan.choose import array_nodes
 from unmoor.plan.taking import Taken, take
 from unmoor.report.restore import receipt_text
 from unmoor.values.catalog import Catalog
+from unmoor.values.nodes import deflated
 from unmoor.values.report import Receipt
 
+from .checking import check_verify, refuse_overlap
 from .converting_file import write_torch
 from .converting_flat import write_flat_nodes
 from .converting_folder import write_folder
@@ -50,9 +52,10 @@ def convert_path(
     begin = time.perf_counter()
     source, target = path_text(source), path_text(target)
     form = _format_of(target, form)
+    check_verify(verify)
     catalog = describe_path(source)
     refuse_without_data(catalog)
-    _refuse_same(catalog, target)
+    refuse_overlap(catalog.path, target, _files(catalog))
     taken = take(catalog, only)
     content = _content(catalog, taken, target)
     with open_spans(catalog.path) as open_span:
@@ -82,12 +85,13 @@ def _format_of(target: str, form: str | None) -> str:
     return "safetensors" if lower.endswith(".safetensors") else "torch" if lower.endswith(_TORCH) else "dcp"
 
 
-def _refuse_same(catalog: Catalog, target: str) -> None:
-    """A file that is read cannot be the one that is replaced."""
-    if os.path.exists(target) and os.path.samefile(catalog.path, target):
-        raise UsageError(
-            f"{target} is the source itself", remedy="Convert to another path, then move the new one.", path=target
-        )
+def _files(catalog: Catalog) -> set[str]:
+    """The files in which the data of a checkpoint lies."""
+    folder = catalog.path if os.path.isdir(catalog.path) else os.path.dirname(catalog.path)
+    storages = [entry.node.storage for entry in catalog.tensors if entry.node is not None]
+    spans = [source.span for storage in storages if storage is not None for source in storage.sources()]
+    names = {span.file for span in spans if span is not None}
+    return {os.path.join(folder, (deflated(name) or (name,))[0]) for name in names if name}
 
 
 def _content(catalog: Catalog, taken: Taken, target: str) -> Content:

@@ -12,7 +12,7 @@ from unmoor.errors import UsageError
 from unmoor.execute.commit import publish
 from unmoor.execute.flat_file import write_flat
 from unmoor.values.dtypes import DTYPES, nbytes_of
-from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.nodes import CompositeTensor, TensorNode, kind_of
 from unmoor.values.plan import Change
 from unmoor.values.report import Receipt
 from unmoor.values.strides import contiguous
@@ -75,7 +75,7 @@ def _flat(content: Content, taken: Taken) -> _Flat:
     flat = _Flat()
     tree = content.tree
     if not isinstance(tree, Mapping):
-        flat.faults.append(f"the tree: a {type(tree).__name__}, and no mapping of names to tensors")
+        flat.faults.append(f"the tree: {kind_of(tree)}, and no mapping of names to tensors")
         return flat
     arrays = {keys[0] for keys in content.arrays if keys}
     written: dict[tuple[Any, ...], str] = {}
@@ -110,7 +110,7 @@ def _refusal(name: Any, value: Any) -> str:
     if isinstance(value, Mapping):
         return f"a mapping of {listing([str(key) for key in value], 3) or 'nothing'}"
     if not isinstance(value, TensorNode):
-        return f"a value of type {type(value).__name__}"
+        return f"{kind_of(value)}, and no tensor"
     row = DTYPES[value.dtype]
     if not row.safetensors:
         return f"{value.dtype}, which safetensors lacks"

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from unmoor.distributed.saving import Writer
 from unmoor.distributed.stored_boxes import BOX_BYTES, save_stored, share_stored
-from unmoor.errors import UsageError
+from unmoor.errors import SaveError, UsageError
 from unmoor.execute.commit import refuse_full, save_error
 from unmoor.execute.folder_commit import discard, stage
 from unmoor.plan.kept_in_folder import not_kept
 from unmoor.values.frames import FrameError
+from unmoor.values.nodes import kind_of
 from unmoor.values.report import Receipt
 
 from .saving import writer
@@ -33,15 +34,16 @@ def write_folder(
     target = target.rstrip("/" + os.sep) or target
     if not isinstance(content.tree, dict):
         raise UsageError(
-            f"{target} was not written: a folder holds named entries, and the tree is a {type(content.tree).__name__}",
+            f"{target} was not written: a folder holds named entries, and the tree is {kind_of(content.tree)}",
             remedy="Convert it to a .pt file.",
             path=target,
         )
     try:
         share, summed = share_stored(content.tree, sources)
-    except FrameError as fault:
+    except (FrameError, RecursionError) as fault:
+        why = str(fault) if isinstance(fault, FrameError) else "it is nested too deeply"
         raise UsageError(
-            f"{target} was not written: a folder cannot keep the tree as it is: {fault}",
+            f"{target} was not written: a folder cannot keep the tree as it is: {why[:200]}",
             remedy="Convert it to a .pt file, or take a part of it: only=...",
             path=target,
         ) from None
@@ -59,6 +61,8 @@ def write_folder(
         except BaseException:
             discard(staging, target)
             raise
+    except SaveError:
+        raise
     except OSError as error:
         raise save_error(error, target, os.path.realpath(target), needed) from error
     nbytes = sum(os.stat(os.path.join(target, name)).st_size for name in os.listdir(target))

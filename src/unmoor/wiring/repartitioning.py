@@ -39,6 +39,7 @@ from unmoor.values.nodes import Storage
 from unmoor.values.report import Receipt
 from unmoor.values.text import count
 
+from .checking import check_verify, refuse_overlap
 from .saving import archive_name
 
 __all__ = ["repartition_zero"]
@@ -74,9 +75,9 @@ def repartition_zero(
     source, target = path_text(source), path_text(target)
     if type(ranks) is not int or ranks < 1:
         raise UsageError(f"ranks={ranks!r} is no number of ranks", remedy="ranks=4 cuts it for four.")
-    if os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target):
-        raise UsageError(f"{target} is the source itself", remedy="Give another path.", path=target)
+    check_verify(verify)
     catalog = describe_zero(source)
+    refuse_overlap(source, target, ())
     step = find_step(source)
     with collector_paused():
         saved = read_ranks(source, step)

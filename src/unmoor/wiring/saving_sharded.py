@@ -20,7 +20,7 @@ from unmoor.distributed.meeting import Meeting
 from unmoor.distributed.replicas import Copies, copies_of, packed, refuse_unequal, unequal
 from unmoor.distributed.saving import Share, share_of
 from unmoor.errors import SaveError, UnmoorError, UsageError
-from unmoor.execute.commit import refuse_full, save_error
+from unmoor.execute.commit import real_path, refuse_full, save_error
 from unmoor.execute.folder_commit import Staging, discard, sees, stage
 from unmoor.live.content import Content
 from unmoor.report.restore import receipt_text
@@ -196,7 +196,7 @@ def _told(share: Share, copies: Copies, rank: int) -> bytes:
 
 
 def _staged(path: str, nbytes: int) -> Staging:
-    target = os.path.realpath(path)
+    target = real_path(path)
     try:
         refuse_full(os.path.dirname(target), nbytes)
         return stage(path, own=is_own)

@@ -1,0 +1,38 @@
+"""What of a manifest that a file brings can be used: its claims in the form that unmoor.save gives them. Pure.
+
+Anyone may have edited it. A claim of another form counts for nothing, so that no reader of one has to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["sound"]
+
+_TEXTS: Final = ("names", "wrappers", "devices")
+
+
+def sound(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest, its `roles` and `numpy` without what is malformed in them.
+
+    >>> sound({"roles": {"model": {"keys": ["model"], "names": 5}, "ema": 7}, "numpy": [["a", 0], "b", [[]]]})
+    {'roles': {'model': {'keys': ['model']}}, 'numpy': [['a', 0]]}
+    """
+    roles, arrays = manifest.get("roles"), manifest.get("numpy")
+    rows = roles.items() if isinstance(roles, Mapping) else ()
+    found = {label: _row(row) for label, row in rows if isinstance(row, Mapping) and _is_path(row.get("keys"))}
+    places = [keys for keys in arrays if _is_path(keys)] if isinstance(arrays, list) else []
+    return {**manifest, "roles": found, "numpy": places}
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in _TEXTS or _is_texts(value)}
+
+
+def _is_path(keys: Any) -> bool:
+    return isinstance(keys, list) and all(isinstance(key, str | int) for key in keys)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
