@@ -20,12 +20,13 @@ LAYERS = {
     **{stage: {"errors", "filing", "values", stage} for stage in STAGES},
     "distributed": {"errors", "filing", "values", "version", "describe", "plan", "execute", "live", "distributed"},
     "wiring": {"errors", "filing", "values", "version", *STAGES, "distributed", "wiring"},
-    "api": {"errors", "filing", "values", *STAGES, "wiring"},
+    "api_files": {"errors", "values", "wiring"},
+    "api": {"errors", "filing", "values", "api_files", *STAGES, "wiring"},
     "carried": {"live"},
     "demo": {"errors", "values", "api", "live", "report"},
     "cli": {"errors", "values", "report", "api", "demo", "version"},
     "__main__": {"cli"},
-    "__init__": {"errors", "values", "api", "carried", "distributed", "version"},
+    "__init__": {"errors", "values", "api", "api_files", "carried", "distributed", "version"},
 }
 TORCH_HOMES = {"live", "distributed"}
 TORCH_WIRING = {"saving.py"}

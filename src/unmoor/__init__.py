@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import convert, describe, device_fallback, load, plan, repartition, restore, save, snapshot
+    from .api import describe, device_fallback, plan, restore, save, snapshot
+    from .api_files import convert, load, repartition
     from .carried import gradients, resumable
     from .distributed.reader import CheckpointReader
     from .errors import (
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from .version import __version__
 
 _HOMES = {
-    "api": ("convert", "describe", "device_fallback", "load", "plan", "repartition", "restore", "save", "snapshot"),
+    "api": ("describe", "device_fallback", "plan", "restore", "save", "snapshot"),
+    "api_files": ("convert", "load", "repartition"),
     "errors": (
         "AmbiguousError",
         "ArgumentConflict",

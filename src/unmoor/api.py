@@ -1,15 +1,15 @@
-"""The verbs. Wires the stages together and decides nothing: describe -> plan -> execute -> report.
+"""The verbs of a run. Wires the stages together and decides nothing: describe -> plan -> execute -> report.
 
-One file because it is the signature and the documentation of every verb, and little else.
+The signature and the documentation of each, and little else; those that no live object takes part in are in api_files.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from .errors import ArgumentConflict, UsageError
+from .api_files import BUFFER_BYTES, THREADS, PathLike, Verify
+from .errors import UsageError
 from .filing import path_text
 
 if TYPE_CHECKING:
@@ -25,28 +25,16 @@ if TYPE_CHECKING:
     from .wiring.restoring import Asked
 
 __all__ = [
-    "BUFFER_BYTES",
-    "convert",
     "describe",
     "device_fallback",
-    "load",
     "plan",
-    "repartition",
     "restore",
     "save",
     "snapshot",
 ]
 
-BUFFER_BYTES: Final = 32 << 20
-"""How much memory a save or restore may use beside the live state, in bytes."""
-
 TIMEOUT: Final = 300.0
 """How long ranks wait for each other, in seconds."""
-
-THREADS: Final = min(4, max(2, os.cpu_count() or 2))
-
-PathLike = str | os.PathLike[str]
-Verify = Literal["stream", "first", "none"]
 
 
 def describe(path: PathLike) -> Catalog:
@@ -115,8 +103,8 @@ def save(
     group: the ranks that save together: "world" (all of them, or this process alone where torch.distributed is not
         initialised), a ProcessGroup, or None for this process alone.
     timeout: seconds that ranks wait for one that gives no sign of life.
-    background: True returns once the state is copied to the CPU; a thread writes it. The result is then no Receipt but a
-        handle: done(), wait() -> Receipt, print. The next save or restore waits for it first ("refuse": is an error
+    background: True returns once the state is copied to the CPU; a thread writes it. The result is then no Receipt but
+        a handle: done(), wait() -> Receipt, print. The next save or restore waits for it first ("refuse": is an error
         instead) and raises what it failed with. Wait before the process group is destroyed.
     buffer_bytes: memory to use beside the live state, in bytes.
     progress: called with the number of bytes written since its last call, by the thread that writes.
@@ -342,178 +330,7 @@ def _asked(arguments: Mapping[str, Any]) -> Asked:
     )
 
 
-def load(
-    path: PathLike,
-    map_location: Any = None,
-    *,
-    model_device: Any = None,
-    trust: Any = None,
-    verify: Verify = "stream",
-    buffer_bytes: int = BUFFER_BYTES,
-    progress: Callable[[int], None] | None = None,
-    **torch_load: Any,
-) -> Any:
-    """Give the tree that torch.load would, with every tensor where its role belongs, and run nothing from the file.
-
-    Objects that would need code to exist come back as inert, printable `Opaque` values; the tensors in them load.
-    Random number states are on the CPU whatever is asked. No global state is changed; no tensor looks into the file.
-
-    path: a checkpoint of torch.save, of unmoor.save, safetensors, or a folder that is one checkpoint: the tree then
-        holds the tree of each of its files under the file's name.
-    model_device: None (as stored), "auto" (this process's own accelerator, else the CPU), an index, a tag or a
-        torch.device: models go there, optimizer state beside its parameters, metrics and schedulers to the CPU.
-    map_location: as for torch.load: a device, a dict of tags, or a callable. Not together with model_device.
-    trust: the classes that may be built by code, as a list of classes or "module.name" strings, or the literal
-        "everything in this file". Functions such as eval and os.system are refused even then.
-    verify: "stream", "first" or "none", as for restore. buffer_bytes: memory to use beside the tree, in bytes.
-    torch_load: arguments of torch.load that ask for what always holds here are taken, the others refused by name.
-
-    Raises ArgumentConflict (a TypeError) before a byte is read; DeviceError for stored devices that this machine
-    lacks, naming the call that works; UnsupportedFile for tensors that were saved on the meta device and have no data,
-    unless model_device or map_location asks for that; FileError for a file at fault.
-
-    >>> tree = unmoor.load("theirs.pt", model_device="auto")  # doctest: +SKIP
-    """
-    from .plan.policy import CHOICES
-    from .wiring.checking import check_buffer
-    from .wiring.loading import load_tree
-    from .wiring.restoring import check_devices
-
-    check_devices(model_device, map_location)
-    check_buffer(buffer_bytes)
-    _check_torch_arguments(torch_load)
-    if verify not in CHOICES["verify"]:
-        raise UsageError(f"verify={verify!r} is none of {', '.join(map(repr, CHOICES['verify']))}")
-    return load_tree(
-        path,
-        model_device=model_device,
-        map_location=map_location,
-        trust=trust,
-        verify=verify,
-        buffer_bytes=buffer_bytes,
-        threads=THREADS,
-        progress=progress,
-    )
-
-
-def convert(
-    source: PathLike,
-    target: PathLike,
-    *,
-    format: str | None = None,  # noqa: A002 - the word of Catalog.format
-    only: str | Sequence[str] | None = None,
-    verify: Verify = "stream",
-    buffer_bytes: int = BUFFER_BYTES,
-    progress: Callable[[int], None] | None = None,
-) -> Receipt:
-    """Write a checkpoint in another format, streaming: no tensor is ever whole in memory.
-
-    The target appears at once when it is complete and on the disk, or not at all. Nothing in the source is run. No
-    other rank is met: call it in one process.
-
-    source: anything that `describe` reads: a file of torch or safetensors, a folder of torch.distributed.checkpoint, an
-        index of several files, a folder of several.
-    target: where it goes. A name that ends in .safetensors is such a file; .pt, .pth, .ckpt, .bin, .tar or .pkl a
-        file that torch.load opens with its safe default; any other name a folder of torch.distributed.checkpoint.
-    format: "torch", "safetensors" or "dcp", where the name of the target does not say it.
-    only: what to take, by role word (model, optimizer, ...) or key path with dots ("ema.model"). A single word that
-        chooses one part makes it the root of the target; a list keeps the places in the tree.
-    verify: "stream" or "first": every checksum of the source is held against what was read; "none" checks nothing.
-    buffer_bytes: memory to use, in bytes; a folder takes as much again as one box of a tensor, at most 32 MiB.
-    progress: called with the number of bytes written since its last call.
-
-    A folder keeps each tensor for any number of ranks; device tags and strides are not kept there, and views of one
-    storage that are not the same tensor come back apart. safetensors keeps the tensors of one flat mapping.
-
-    Raises FileError for a source at fault, UnsupportedFile listing what would need code to exist, UsageError listing
-    what the target's format cannot hold, SaveError if the disk fails.
-
-    >>> unmoor.convert("theirs.pt", "run/step_1000")  # doctest: +SKIP
-    >>> unmoor.convert("run/step_1000", "model.safetensors", only="model")  # doctest: +SKIP
-    """
-    from .wiring.checking import check_buffer
-    from .wiring.converting import convert_path
-
-    check_buffer(buffer_bytes)
-    return convert_path(
-        source,
-        target,
-        form=format,
-        only=only,
-        verify=verify,
-        buffer_bytes=buffer_bytes,
-        threads=THREADS,
-        progress=progress,
-    )
-
-
-def repartition(
-    source: PathLike,
-    target: PathLike,
-    *,
-    ranks: int,
-    verify: Verify = "stream",
-    buffer_bytes: int = BUFFER_BYTES,
-    progress: Callable[[int], None] | None = None,
-) -> Receipt:
-    """Write a DeepSpeed checkpoint as another number of ranks would have saved it, so that DeepSpeed loads it there.
-
-    Purely local: one process does it, without torch.distributed, DeepSpeed or the model. Master weights and optimizer
-    state are cut anew, element by element as they are; all else is carried as it stands, objects of DeepSpeed's own
-    among it, which are neither imported nor run. The target appears at once when it is complete and on the disk.
-
-    source: a folder that DeepSpeed's save_checkpoint wrote, of any ZeRO stage: with `latest`, or that of one step.
-    target: the new folder, a directory for load_checkpoint. One that this function made may be replaced.
-    ranks: how many data parallel ranks will load it.
-    verify: every checksum of the source is held against its data before anything is written; "none" checks nothing.
-    buffer_bytes: memory to use, in bytes; no tensor is ever whole in memory.
-    progress: called with the number of bytes written since its last call.
-
-    Learning rates, schedules and counters stay as they are: to go on as before, keep the global batch, that is batch
-    per rank x accumulation x ranks. The run must be configured as the saved one, but for the number of ranks.
-
-    Raises FileError for a source at fault; UnsupportedFile for models that tensor, pipeline or expert parallelism cut,
-    and for shares that are laid out in a way that is not known; SaveError if the disk fails.
-
-    >>> unmoor.repartition("run", "run_on_8", ranks=8)  # doctest: +SKIP
-    """
-    from .wiring.checking import check_buffer
-    from .wiring.repartitioning import repartition_zero
-
-    check_buffer(buffer_bytes)
-    return repartition_zero(
-        source,
-        target,
-        ranks=ranks,
-        verify=verify,
-        buffer_bytes=buffer_bytes,
-        threads=THREADS,
-        progress=progress,
-    )
-
-
 _ROLES: Final = ("model", "optimizer", "scheduler", "scaler", "loss", "metrics", "ema", "loader")
-
-_TORCH_ARGUMENTS: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
-    "weights_only": ((True, None), "Nothing from a file runs here unless trust= names its class."),
-    "mmap": ((False, None), "Tensors never look into the file: a file that changes would change them."),
-    "pickle_module": ((None,), "Files are read by unmoor's own reader, which runs nothing."),
-    "encoding": (("utf-8", None), "Python 2 strings are read as UTF-8, with bytes where that fails."),
-}
-"""Arguments of torch.load -> the values that ask for what holds anyway, and what to do otherwise."""
-
-
-def _check_torch_arguments(arguments: Mapping[str, Any]) -> None:
-    for name, value in arguments.items():
-        if name not in _TORCH_ARGUMENTS:
-            raise ArgumentConflict(
-                f"load has no argument {name!r}",
-                remedy="It takes model_device, map_location, trust, verify, buffer_bytes, progress and torch.load's "
-                f"{', '.join(_TORCH_ARGUMENTS)}.",
-            )
-        accepted, why = _TORCH_ARGUMENTS[name]
-        if value not in accepted:
-            raise ArgumentConflict(f"load cannot do {name}={value!r}", remedy=why)
 
 
 def _given(**roles: Any) -> dict[str, Any]:

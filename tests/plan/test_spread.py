@@ -142,7 +142,15 @@ def test_a_rank_without_a_part_plans_and_reads_nothing_of_it(saved):
     assert (done.nbytes, len(done.in_part)) == (0, 0)
 
 
-def test_an_optimizer_that_loads_by_itself_is_refused(saved):
-    """A class with a load_state_dict of its own takes whole tensors: refused by name, before anything is read."""
-    with pytest.raises(unmoor.errors.MismatchError, match=r"rows, columns, short is spread over ranks"):
-        plan_restore(describe_path(saved[0]), target(direct=False), Policy(rng="none"))
+def test_an_optimizer_that_loads_by_itself_is_handed_parts(saved):
+    """A class with a load_state_dict of its own gets the same parts as any other."""
+    plan, through = (
+        plan_restore(describe_path(saved[0]), target(direct=direct), Policy(rng="none")) for direct in (True, False)
+    )
+    assert [step.slot.boxes for step in plan.copies()] == [step.slot.boxes for step in through.copies()]
+
+
+def test_state_in_a_form_of_its_own_is_refused(saved):
+    """Nothing tells which parts of such a state dict a rank has: refused by name, before anything is read."""
+    with pytest.raises(unmoor.errors.MismatchError, match=r"rows, columns, short are spread over ranks"):
+        plan_restore(describe_path(saved[0]), target(direct=False, whole=True), Policy(rng="none"))

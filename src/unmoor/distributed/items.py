@@ -14,14 +14,12 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
-from unmoor.execute.archive import ArchiveFile, archive_bytes, archive_file, torch_records, torch_trailer
+from unmoor.execute.archive import ArchiveFile, archive_file, torch_records, torch_trailer
 from unmoor.live.pickling import pickle_tree
 
 __all__ = ["write_items"]
 
 _NAME: Final = "archive"
-_ROOM: Final = 4 << 10
-"""Bytes of an archive beside its storages and its pickle, about."""
 _BUFFER: Final = 1 << 20
 
 
@@ -57,5 +55,4 @@ def write_items(
 def _append(file: ArchiveFile, tensor: torch.Tensor, progress: Callable[[int], None] | None) -> None:
     pickled, blobs = pickle_tree(tensor, [tensor])
     records = torch_records(pickled, [(key, blob.nbytes, blob) for key, blob in blobs.items()])
-    room = min(_BUFFER, archive_bytes(records, name=_NAME) + _ROOM)
-    file.append(records, name=_NAME, finish=torch_trailer, threads=1, buffer_bytes=room, progress=progress)
+    file.append(records, name=_NAME, finish=torch_trailer, threads=1, buffer_bytes=_BUFFER, progress=progress)

@@ -151,6 +151,12 @@ class ArchiveFile:
     ) -> dict[str, tuple[int, int, int]]:
         """Append an archive as `write_archive` makes it: name -> (offset in it, bytes, CRC-32) of its records."""
         self._out.base = self.end
+        if sum(record.nbytes for record in records) <= SMALL and zip64_from == ZIP64_FROM:
+            data, written = _assembled(records, name, finish)
+            self.append_bytes(data)
+            if progress is not None:
+                progress(sum(nbytes for _, nbytes, _ in written.values()))
+            return written
         writing = _Writing(self._out, name, zip64_from, crew.Meter(progress))
         writing.write(records, threads=threads, buffer_bytes=buffer_bytes)
         writing.write(finish(writing.receipts()), threads=1, buffer_bytes=buffer_bytes)
@@ -166,6 +172,31 @@ class ArchiveFile:
     def sync(self) -> None:
         """Bring what was written to the disk."""
         os.fsync(self._out.handle)
+
+
+def _assembled(
+    records: Sequence[Record], name: str, finish: Callable[[Mapping[str, tuple[int, int, int]]], Sequence[Record]]
+) -> tuple[bytearray, dict[str, tuple[int, int, int]]]:
+    """A small archive in one piece of memory, and name -> (offset, bytes, CRC-32) of its records."""
+    made = bytearray()
+    members: list[Member] = []
+    receipts: dict[str, tuple[int, int, int]] = {}
+    for batch in (lambda: records, lambda: finish(dict(receipts))):
+        found = batch()
+        sizes = ((f"{name}/{record.name}", record.nbytes) for record in found)
+        for record, member in zip(found, place(sizes, len(made), zip64_from=ZIP64_FROM), strict=True):
+            made.extend(bytes(member.end - len(made)))
+            data = memoryview(made)[member.data : member.data_end]
+            _copy(record.source, 0, data)
+            crc = crc32(data)
+            data.release()
+            made[member.header : member.data] = local_header(member, crc)
+            made[member.data_end : member.end] = descriptor(member, crc)
+            members.append(member)
+            receipts[record.name] = (member.data, member.nbytes, crc)
+    crcs = [crc for _, _, crc in receipts.values()]
+    made += directory(members, crcs, len(made), zip64_from=ZIP64_FROM)
+    return made, receipts
 
 
 class _Writer(Protocol):

@@ -6,9 +6,7 @@ it comes back as numpy), and anything that would need code to exist is refused, 
 
 from __future__ import annotations
 
-import codecs
-import sys
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,46 +18,27 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from unmoor.errors import UsageError
 from unmoor.values.beside import FROZEN, NAMES
 from unmoor.values.finding import Finding
-from unmoor.values.nodes import CompositeTensor, Opaque, Storage, TensorNode
+from unmoor.values.nodes import CompositeTensor, TensorNode
 from unmoor.values.plan import Change
 from unmoor.values.ranks import RANKS
-from unmoor.values.text import count, key_text
 
 from . import aside
 from . import rng as rng_streams
+from .cleaning import Cleaner
 from .devices import tag
 from .held import Held
-from .layouts import is_jagged, strided_parts, unsaveable
+from .layouts import strided_parts
 from .loaders import loader_setting, refuse_stock, saved_loader, with_loader_generators
 from .metrics import with_metric_state
 from .modules import is_plain_module, own_state_dict, refuse_flat, state_tensors
 from .optimizers import find_optimizer, never_stepped
 from .schedulers import find_scheduler, saved_state
-from .shards import Key, group_seats, state_dict, whole
-from .stored import unwritable
+from .shards import Key, group_seats, state_dict
 from .survey import members, refuse_swapped
 
 __all__ = ["TORCH_VERSION", "Content", "collect", "plain_tree"]
 
 TORCH_VERSION: Final = str(torch.__version__)
-
-_TORCH_LEAVES: Final = (torch.Size, torch.device, torch.dtype)
-
-
-class _NoBytes(bytes):
-    """b"" as torch's safe loading takes it. Pickle calls a class for it; for all other bytes it encodes a text."""
-
-    def __reduce_ex__(self, _: Any) -> Any:
-        return codecs.encode, ("", "latin1")
-
-    def __copy__(self) -> _NoBytes:
-        return self
-
-
-_NO_BYTES: Final = _NoBytes()
-_WIDEST: Final = 8 * 255 - 1
-"""Bits of the largest int that torch's safe loading reads."""
-_LEAVES: Final = (bool, int, float, str, bytes, _NoBytes, type(None))
 
 
 @dataclass(slots=True)
@@ -113,7 +92,7 @@ class Content:
 def plain_tree(tree: Any) -> Content:
     """A tree as given to torch.save, ready to write. Raises UsageError naming every value that would need code."""
     content = Content(tree=None)
-    cleaner = _Cleaner(content)
+    cleaner = Cleaner(content)
     try:
         content.tree = cleaner.clean(tree, ())
     except RecursionError:
@@ -254,157 +233,3 @@ def _optimizer_state(optimizer: Any, names: Mapping[Key, str], own: Any) -> tupl
         return state, None
     state[NAMES] = known
     return state, flat
-
-
-_PLAIN: Final = (
-    "Save plain values in their place: vars(args), dataclasses.asdict(value), list(values), obj.state_dict(), "
-    "enum.value, str(path)."
-)
-_EMPTY: Final = "Give them memory and values first: model.to_empty(device=...), then restore or initialise it."
-
-
-class _Cleaner:
-    """Copies a tree into what torch's safe loading accepts; notes what was converted and what cannot be."""
-
-    def __init__(self, content: Content) -> None:
-        self._content = content
-        self._refused: list[str] = []
-        self._done: dict[int, Any] = {}
-        self._keep: list[Any] = []
-
-    def complain(self) -> None:
-        if self._refused:
-            raise UsageError(
-                f"{count(len(self._refused), 'value')} cannot be saved: reading them back would run code, or they hold "
-                "no data",
-                details=tuple(self._refused[:20]),
-                remedy=_EMPTY if all("(meta)" in line for line in self._refused) else _PLAIN,
-            )
-
-    def clean(self, value: Any, keys: tuple[Any, ...]) -> Any:
-        kind = type(value)
-        if kind in _LEAVES or isinstance(value, _TORCH_LEAVES):
-            self._refuse_wide(value, keys)
-            return _leaf(value)
-        if id(value) in self._done:
-            self._again(value, keys)
-            return self._done[id(value)]
-        self._keep.append(value)
-        seen = whole(value, key_text(keys))
-        if isinstance(seen, Held):
-            self._content.held[keys] = seen
-            return self._remember(value, seen)
-        if isinstance(seen, torch.Tensor):
-            return self._remember(value, self._tensor(seen, keys))
-        if isinstance(value, TensorNode | CompositeTensor):
-            return self._remember(value, self._stored(value, keys))
-        if kind in (dict, OrderedDict, Counter, defaultdict):
-            return self._mapping(value, keys)
-        if kind is list:
-            made: list[Any] = self._remember(value, [])
-            made.extend(self.clean(item, (*keys, i)) for i, item in enumerate(value))
-            return made
-        if kind is tuple:
-            return self._remember(value, tuple(self.clean(item, (*keys, i)) for i, item in enumerate(value)))
-        if kind in (set, bytearray, complex):
-            return set(map(_leaf, value)) if kind is set else value
-        return self._remember(value, self._other(value, keys))
-
-    def _remember(self, value: Any, made: Any) -> Any:
-        self._done[id(value)] = made
-        return made
-
-    def _again(self, value: Any, keys: tuple[Any, ...]) -> None:
-        made = self._done[id(value)]
-        if isinstance(made, Held):
-            self._content.held[keys] = made
-        elif isinstance(made, torch.Tensor) and isinstance(value, torch.Tensor):
-            self._content.tensors[keys] = made
-        elif isinstance(value, TensorNode | CompositeTensor):
-            self._content.stored[keys] = value
-
-    def _mapping(self, value: Any, keys: tuple[Any, ...]) -> Any:
-        made: Any = {} if isinstance(value, defaultdict) else type(value)()
-        self._remember(value, made)
-        for key, item in value.items():
-            made[self._key(key, keys)] = self.clean(item, (*keys, key))
-        if isinstance(value, defaultdict):
-            self._tell(keys, "collections.defaultdict", "dict")
-        if hasattr(value, "_metadata"):
-            made._metadata = value._metadata
-        return made
-
-    def _key(self, key: Any, keys: tuple[Any, ...]) -> Any:
-        if isinstance(key, tuple) and all(type(part) in _LEAVES for part in key):
-            return tuple(map(_leaf, key)) if type(key) is tuple else key
-        if type(key) in _LEAVES:
-            self._refuse_wide(key, keys)
-            return _leaf(key)
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(key, numpy.generic):
-            return key.item()
-        self._refused.append(f"{key_text(keys) or '(root)'}: a key of type {_name(key)}")
-        return repr(key)
-
-    def _refuse_wide(self, value: Any, keys: tuple[Any, ...]) -> None:
-        """Torch's safe loading knows no operation for a number of more bytes than one byte counts."""
-        if type(value) is int and value.bit_length() > _WIDEST:
-            self._refused.append(f"{key_text(keys) or '(root)'}: an int of {value.bit_length():,} bits")
-
-    def _tensor(self, value: torch.Tensor, keys: tuple[Any, ...]) -> torch.Tensor:
-        why = unsaveable(value)
-        known = (torch.Tensor, nn.Parameter, nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter)
-        if type(value) not in known and not is_jagged(value):
-            why = f"a tensor of class {_name(value)}"
-        if value.device.type == "meta":
-            self._refused.append(f"{key_text(keys)} (meta): it holds no data")
-        elif why:
-            self._refused.append(f"{key_text(keys)}: {why}")
-        self._content.tensors[keys] = value
-        return value
-
-    def _stored(self, value: TensorNode | CompositeTensor, keys: tuple[Any, ...]) -> TensorNode | CompositeTensor:
-        why = unwritable(value)
-        if why:
-            self._refused.append(f"{key_text(keys)}: {why}")
-        self._content.stored[keys] = value
-        return value
-
-    def _other(self, value: Any, keys: tuple[Any, ...]) -> Any:
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(value, numpy.ndarray):
-            return self._array(value, keys)
-        if numpy is not None and isinstance(value, numpy.generic) and isinstance(value.item(), _LEAVES):
-            self._tell(keys, f"numpy.{value.dtype}", type(value.item()).__name__)
-            return value.item()
-        self._refused.append(f"{key_text(keys) or '(root)'}: {_name(value)}")
-        return None
-
-    def _array(self, value: Any, keys: tuple[Any, ...]) -> Any:
-        if hasattr(value, "mask"):
-            self._refused.append(f"{key_text(keys)}: {_name(value)}")
-            return None
-        try:
-            tensor = torch.from_numpy(value.astype(value.dtype.newbyteorder("="), order="C"))
-        except TypeError:
-            self._refused.append(f"{key_text(keys)}: a numpy array of {value.dtype}")
-            return None
-        self._tell(keys, f"numpy array of {value.dtype}", "a tensor, given back as an array")
-        self._content.arrays.append(keys)
-        self._content.tensors[keys] = tensor
-        return tensor
-
-    def _tell(self, keys: tuple[Any, ...], before: str, after: str) -> None:
-        self._content.converted.append(Change("extra", key_text(keys), before, after))
-
-
-def _leaf(value: Any) -> Any:
-    return _NO_BYTES if type(value) is bytes and not value else value
-
-
-def _name(value: Any) -> str:
-    if isinstance(value, Opaque):
-        return value.name
-    if isinstance(value, Storage):
-        return "a storage without a tensor"
-    return f"{type(value).__module__}.{type(value).__qualname__}"

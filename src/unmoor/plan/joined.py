@@ -47,7 +47,7 @@ def joined_twins(target: TargetOptimizer, copies: Sequence[Copy]) -> list[tuple[
     first: dict[tuple[int, str], Copy] = {}
     owner = {position: run[0] for run in target.joined for position in run}
     pairs = []
-    for copy in copies if owner else ():
+    for copy in copies:
         position = _position(target, copy)
         if position not in owner or copy.node.shape != ():
             continue

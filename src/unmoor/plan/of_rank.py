@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from unmoor.values.catalog import Catalog, Part
-from unmoor.values.ranks import DEEPEST, RANKS, Keys, ranks_recorded, saved_world
+from unmoor.values.ranks import DEEPEST, RANKS, Keys, is_index, is_rank, ranks_recorded, saved_world
 from unmoor.values.text import key_text
 
 from .choose import subtree
@@ -53,11 +53,11 @@ def of_rank(catalog: Catalog, rank: int, world: int) -> Catalog:
 def every_rank(catalog: Catalog, keys: Keys) -> tuple[Any, ...]:
     """What stood at `keys` on each rank that saved, by rank; ABSENT where a rank had nothing there."""
     base = _at(catalog.tree, keys)
-    found = [base]
-    for rank in range(1, saved_by(catalog)):
+    found = [base] * saved_by(catalog)
+    for rank in _differing(catalog):
         own, whole, gone = _own(catalog, rank)
         above = any(keys[: len(place)] == place for place in gone)
-        found.append(ABSENT if above else _of_own(base, _at_own(own, keys, whole), keys, whole))
+        found[rank] = ABSENT if above else _of_own(base, _at_own(own, keys, whole), keys, whole)
     return tuple(found)
 
 
@@ -65,7 +65,7 @@ def own_leaves(catalog: Catalog) -> dict[int, tuple[Keys, ...]]:
     """Rank -> the places at which it had something else than rank 0, of the ranks that had."""
     tree = {key: item for key, item in catalog.tree.items() if key != RANKS} if _has_ranks(catalog) else {}
     found = {}
-    for rank in range(1, saved_by(catalog) if tree else 1):
+    for rank in _differing(catalog) if tree else ():
         own, whole, gone = _own(catalog, rank)
         if own or gone:
             found[rank] = (*_walk(tree, own, (), whole), *sorted(gone, key=key_text))
@@ -94,11 +94,17 @@ def _has_ranks(catalog: Catalog) -> bool:
     return saved_by(catalog) > 1 and isinstance(catalog.tree, Mapping) and isinstance(catalog.tree.get(RANKS), Mapping)
 
 
+def _differing(catalog: Catalog) -> list[int]:
+    """The ranks of which anything of their own is said, in order."""
+    said = [*(catalog.tree[RANKS] if _has_ranks(catalog) else ()), *map(str, ranks_recorded(catalog.manifest))]
+    return sorted({int(key) for key in said if is_rank(key) and int(key) < saved_by(catalog)})
+
+
 def _own(catalog: Catalog, rank: int) -> tuple[Mapping[Any, Any], frozenset[Keys], frozenset[Keys]]:
     """A rank's own leaves, which of them replace a container, and the places at which it had nothing."""
     own = catalog.tree[RANKS].get(str(rank)) if _has_ranks(catalog) else None
     recorded = ranks_recorded(catalog.manifest).get(rank, {})
-    tree = own if isinstance(own, Mapping) else {}
+    tree = {key: leaf for key, leaf in own.items() if key != RANKS} if isinstance(own, Mapping) else {}
     return tree, _paths(recorded.get("whole")), _paths(recorded.get("absent"))
 
 
@@ -116,7 +122,7 @@ def _descends(base: Any, own: Any, keys: Keys, whole: Collection[Keys]) -> bool:
     if not isinstance(own, Mapping) or keys in whole or len(keys) > DEEPEST:
         return False
     if isinstance(base, list):
-        return all(str(key).isdecimal() and int(key) < len(base) for key in own)
+        return all(is_index(key) and int(key) < len(base) for key in own)
     return isinstance(base, Mapping)
 
 
@@ -262,7 +268,7 @@ def _spelled(tree: Any, keys: Keys) -> Keys:
     """A key path among a rank's own leaves as one of the tree: indexes of lists are numbers there."""
     made: list[Any] = []
     for key in keys:
-        in_list = isinstance(tree, list | tuple) and str(key).isdecimal()
+        in_list = isinstance(tree, list | tuple) and is_index(key)
         made.append(int(key) if in_list else key)
         tree = _at(tree, (made[-1],))
     return tuple(made)

@@ -84,8 +84,10 @@ ByRank = Mapping[int, Sequence[SavedState]]
 def _by_rank(catalog: Catalog, streams: Sequence[Stream], policy: Policy, rank: int, plan: RngPlan) -> ByRank:
     """The saved states by rank. Of those that `rank` takes, `plan` hears which cannot be used, and their files."""
     if _is_recorded(catalog):
-        trees = enumerate(every_rank(catalog, (_LABEL,)))
-        return {number: list(_own_states(tree)) for number, tree in trees if isinstance(tree, Mapping)}
+        trees = every_rank(catalog, (_LABEL,))
+        different = {id(tree): tree for tree in trees if isinstance(tree, Mapping)}
+        states = {key: list(_own_states(tree)) for key, tree in different.items()}
+        return {number: states[id(tree)] for number, tree in enumerate(trees) if id(tree) in states}
     numbers = sorted({int(part.detail["rank"]) for part in catalog.part("rng") if "rank" in part.detail}) or [0]
     chosen = rank if rank in numbers else numbers[0]
     found = {}
@@ -225,9 +227,10 @@ def _own_states(tree: Mapping[str, Any]) -> Iterator[SavedState]:
     if "torch" in tree:
         yield SavedState("torch-cpu", "cpu", 0, (_LABEL, "torch"), tree["torch"])
     current = tree.get("current", {})
-    for kind, states in tree.get("devices", {}).items():
+    devices = tree.get("devices")
+    for kind, states in devices.items() if isinstance(devices, Mapping) else ():
         own = current.get(kind) if isinstance(current, Mapping) else None
-        for index, state in enumerate(states):
+        for index, state in enumerate(states if isinstance(states, list) else ()):
             keys = (_LABEL, "devices", kind, index)
             yield SavedState("torch-device", kind, index, keys, state, None if own is None else own == index)
     for kind in ("numpy", "python"):

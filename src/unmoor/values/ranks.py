@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["DEEPEST", "RANKS", "Keys", "ranks_recorded", "ranks_text", "saved_world"]
+__all__ = ["DEEPEST", "RANKS", "Keys", "is_index", "is_rank", "ranks_recorded", "ranks_text", "saved_world"]
 
 Keys = tuple[Any, ...]
 
@@ -21,7 +21,8 @@ DEEPEST: Final = 32
 """How many levels of containers are compared leaf by leaf; what lies deeper is one leaf."""
 
 _MOST: Final = 1 << 20
-_DIGITS: Final = len(str(_MOST))
+_DIGITS: Final = 18
+"""Digits of the largest index that counts as one."""
 
 
 def saved_world(manifest: Mapping[str, Any] | None) -> int:
@@ -35,13 +36,25 @@ def ranks_recorded(manifest: Mapping[str, Any] | None) -> dict[int, Mapping[str,
     recorded = (manifest or {}).get(RANKS)
     rows = recorded.items() if isinstance(recorded, Mapping) else ()
     world = saved_world(manifest)
-    found = {int(rank): row for rank, row in rows if _is_rank(rank) and isinstance(row, Mapping)}
+    found = {int(rank): row for rank, row in rows if is_rank(rank) and isinstance(row, Mapping)}
     return {rank: row for rank, row in found.items() if 0 < rank < world}
 
 
-def _is_rank(text: Any) -> bool:
-    """Whether a key is a rank's number as it is written: "01" is none, and no rank has more digits than these."""
-    return isinstance(text, str) and len(text) <= _DIGITS and text.isascii() and text.isdecimal() and text[0] != "0"
+def is_index(key: Any) -> bool:
+    """Whether a key of a rank's own leaves is the index of an element of a list, as a number or as its text.
+
+    >>> [is_index(key) for key in ("0", "12", 3, "01", "-1", "1" * 5000)]
+    [True, True, True, False, False, False]
+    """
+    if type(key) is int:
+        return key >= 0
+    plain = isinstance(key, str) and len(key) <= _DIGITS and key.isascii() and key.isdecimal()
+    return plain and (key == "0" or key[0] != "0")
+
+
+def is_rank(key: Any) -> bool:
+    """Whether a key is the number of a rank other than 0, as text."""
+    return isinstance(key, str) and key != "0" and is_index(key)
 
 
 def ranks_text(ranks: list[int]) -> str:

@@ -246,15 +246,15 @@ def unclear(rank: int, world: int, place: str) -> Any:
 
 
 def refusals(rank: int, world: int, place: str) -> Any:
-    """State that no rank's part is told of, and optimizers that load by themselves."""
+    """State that no rank's part is told of, and an optimizer whose state dict has a form of its own."""
     import torch
 
     import unmoor
     from tests.worlds import sharded
 
     class Own(torch.optim.AdamW):
-        def load_state_dict(self, state_dict: Any) -> None:
-            super().load_state_dict(state_dict)
+        def state_dict(self) -> Any:
+            return {"mine": super().state_dict()["state"]}
 
     found = {}
     for name, cls in (("Adafactor", torch.optim.Adafactor), ("Own", Own)):
