@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-from unmoor.values.frames import FrameError, framed, leaf_keys, plain, rebuilt
+from unmoor.values.frames import FrameError, framed, is_at_home, leaves_of, plain, rebuilt
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 KEYS = SCALARS | st.tuples(st.text(), st.integers())
@@ -56,7 +56,8 @@ def test_a_tree_comes_back_from_its_frame_and_leaves(tree):
     """Classes, keys of any type and their order: "The frame stands beside them and gives all of that back"."""
     made = take(tree)
     frame = json.loads(json.dumps(made.frame))
-    assert sorted(leaf_keys(frame)) == sorted(made.leaves)
+    assert sorted(key for key, _ in leaves_of(frame)) == sorted(made.leaves)
+    assert all(is_at_home(key, place) for key, place in leaves_of(frame))
     assert same(rebuilt(frame, made.leaves), tree)
 
 

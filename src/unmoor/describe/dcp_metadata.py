@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from unmoor.errors import CorruptFile, HostileFile, UnsupportedFile
 from unmoor.values.boxes import Box
 from unmoor.values.dtypes import DTYPES
+from unmoor.values.frames import DEEPEST
 from unmoor.values.nodes import Opaque, TorchValue
 from unmoor.values.text import listing
 
@@ -22,7 +23,6 @@ __all__ = ["Folder", "Place", "Stored", "own_names_left_out", "read_folder"]
 
 _OWN: Final = "torch.distributed."
 _LIMIT: Final = 1 << 62
-_MAX_DEPTH: Final = 100
 _SHOWN: Final = 12
 
 
@@ -184,7 +184,7 @@ def _paths(value: Any, entries: Mapping[str, Stored], path: str) -> dict[str, tu
     for key, keys in given.items():
         if key in entries:
             parts = keys if type(keys) is tuple else ()
-            if not parts or len(parts) > _MAX_DEPTH or not all(type(part) in (str, int) for part in parts):
+            if not parts or len(parts) > DEEPEST or not all(type(part) in (str, int) for part in parts):
                 raise CorruptFile(f"{path}: the key path of {str(key)[:200]} is none", path=path)
             paths[key] = parts
     return paths | {key: (key,) for key in entries if key not in paths}

@@ -153,7 +153,7 @@ class ArchiveFile:
         self._out.base = self.end
         if sum(record.nbytes for record in records) <= SMALL and zip64_from == ZIP64_FROM:
             data, written = _assembled(records, name, finish)
-            self.append_bytes(data)
+            self.append_bytes(memoryview(data))
             if progress is not None:
                 progress(sum(nbytes for _, nbytes, _ in written.values()))
             return written
@@ -181,8 +181,8 @@ def _assembled(
     made = bytearray()
     members: list[Member] = []
     receipts: dict[str, tuple[int, int, int]] = {}
-    for batch in (lambda: records, lambda: finish(dict(receipts))):
-        found = batch()
+    for trailing in (False, True):
+        found = finish(dict(receipts)) if trailing else records
         sizes = ((f"{name}/{record.name}", record.nbytes) for record in found)
         for record, member in zip(found, place(sizes, len(made), zip64_from=ZIP64_FROM), strict=True):
             made.extend(bytes(member.end - len(made)))

@@ -13,7 +13,7 @@ from typing import Any, Final
 from unmoor.errors import UnsupportedFile
 from unmoor.values.beside import NAMES
 from unmoor.values.catalog import Catalog
-from unmoor.values.frames import Framed, framed
+from unmoor.values.frames import Framed, FrameError, framed
 from unmoor.values.nodes import CompositeTensor, TensorNode, kind_of
 
 from .choose import subtree
@@ -62,7 +62,15 @@ def _framed(catalog: Catalog, tree: Any) -> Framed:
         raise UnsupportedFile(
             f"{catalog.path} holds {kind_of(tree)}, and a load asks for values by name", path=catalog.path
         )
-    return framed(tree, lambda _: False, lambda leaf: isinstance(leaf, TensorNode | CompositeTensor))
+    try:
+        return framed(tree, lambda _: False, lambda leaf: isinstance(leaf, TensorNode | CompositeTensor))
+    except (FrameError, RecursionError) as fault:
+        why = str(fault) if isinstance(fault, FrameError) else "it is nested too deeply"
+        raise UnsupportedFile(
+            f"{catalog.path} holds a tree that has no names for all of its values: {why[:200]}",
+            remedy='Take the parts that you want: only="model", or a list of roles or key paths.',
+            path=catalog.path,
+        ) from None
 
 
 def _in_form(catalog: Catalog, taken: Taken, optimizer: str) -> Any:

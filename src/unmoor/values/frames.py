@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["FrameError", "Framed", "framed", "is_at_home", "leaves_of", "plain", "rebuilt"]
+__all__ = ["DEEPEST", "FrameError", "Framed", "framed", "is_at_home", "leaves_of", "plain", "rebuilt"]
 
 _MAPPINGS: Final[dict[str, type[dict[Any, Any]]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _SEQUENCES: Final[dict[str, Callable[[list[Any]], Any]]] = {"list": list, "tuple": tuple}
 _MARK: Final = "~"
+
+DEEPEST: Final = 100
+"""How many keys may lead to a leaf."""
 
 
 class FrameError(ValueError):
@@ -42,7 +45,7 @@ def framed(tree: Any, is_part: Callable[[Any], bool], is_tensor: Callable[[Any],
     """Take a tree apart as torch.distributed.checkpoint does: mappings, and lists in which tensors or mappings are.
 
     A tuple, which torch leaves whole, is taken apart where it holds a part: a tensor that several ranks hold together.
-    Other lists and tuples are leaves. Raises FrameError for a container inside of itself.
+    Other lists and tuples are leaves. Raises FrameError for a container inside of itself, or too deep.
 
     >>> made = framed({"a": {1: "x"}, "b": []}, lambda leaf: False, lambda leaf: False)
     >>> made.leaves, made.frame
@@ -90,6 +93,8 @@ class _Taker:
     def _leaf(self, value: Any, keys: tuple[Any, ...], path: tuple[str | int, ...]) -> str:
         """Its flat key: another than torch's where two key paths read the same."""
         key = ".".join(map(str, path))
+        if len(path) > DEEPEST:
+            raise FrameError(f"{key[:80]}... is nested more than {DEEPEST} levels deep")
         while key in self.made.leaves:
             path = (*path[:-1], f"{path[-1]}{_MARK}") if path else (_MARK,)
             key = ".".join(map(str, path))

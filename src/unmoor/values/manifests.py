@@ -19,11 +19,20 @@ def sound(manifest: Mapping[str, Any]) -> dict[str, Any]:
     >>> sound({"roles": {"model": {"keys": ["model"], "names": 5}, "ema": 7}, "numpy": [["a", 0], "b", [[]]]})
     {'roles': {'model': {'keys': ['model']}}, 'numpy': [['a', 0]]}
     """
-    roles, arrays = manifest.get("roles"), manifest.get("numpy")
+    made = dict(manifest)
+    for key, kept in (("roles", _roles), ("numpy", _places)):
+        if key in made:
+            made[key] = kept(made[key])
+    return made
+
+
+def _roles(roles: Any) -> dict[str, dict[str, Any]]:
     rows = roles.items() if isinstance(roles, Mapping) else ()
-    found = {label: _row(row) for label, row in rows if isinstance(row, Mapping) and _is_path(row.get("keys"))}
-    places = [keys for keys in arrays if _is_path(keys)] if isinstance(arrays, list) else []
-    return {**manifest, "roles": found, "numpy": places}
+    return {label: _row(row) for label, row in rows if isinstance(row, Mapping) and _is_path(row.get("keys"))}
+
+
+def _places(arrays: Any) -> list[list[str | int]]:
+    return [keys for keys in arrays if _is_path(keys)] if isinstance(arrays, list) else []
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
