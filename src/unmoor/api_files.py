@@ -96,7 +96,8 @@ def convert(
         file that torch.load opens with its safe default; any other name a folder of torch.distributed.checkpoint.
     format: "torch", "safetensors" or "dcp", where the name of the target does not say it.
     only: what to take, by role word (model, optimizer, ...) or key path with dots ("ema.model"). A single word that
-        chooses one part makes it the root of the target; a list keeps the places in the tree.
+        chooses one part makes it the root of the target, as rank 0 had it; a list keeps the places in the tree, and
+        what each rank has there of its own.
     verify: "stream" or "first": every checksum of the source is held against what was read; "none" checks nothing.
     buffer_bytes: memory to use, in bytes; a folder takes as much again as one box of a tensor, at most 32 MiB.
     progress: called with the number of bytes written since its last call.

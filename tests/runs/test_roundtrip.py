@@ -198,7 +198,7 @@ def test_plain_torch_opens_what_save_writes(tmp_path):
 
 
 def test_empty_bytes_open_with_the_safe_default(tmp_path):
-    """Pickle calls a class for b"" that torch's safe loading refuses; as values, keys and in sets they are written so."""
+    """Pickle calls a class for b"" that torch's safe loading refuses: values, keys and sets are written without."""
     tree = {"a": b"", "b": {b"": 1, (2, b""): b"x"}, "c": {b"", 3}, "d": [b"", (b"",)]}
     unmoor.save(tmp_path / "x.pt", tree)
     assert torch.load(tmp_path / "x.pt") == tree == unmoor.load(tmp_path / "x.pt")

@@ -18,7 +18,7 @@ EQUAL = tuple(name for name in CASES if name not in (*EXTRA, *TOLD))
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """Where two ranks left a folder and a file, and what each of them found, by the case."""
     place = tmp_path_factory.mktemp("field_kinds")
-    return place, launch("tests.worlds.ranks.field_kinds", 2, place, *CASES)
+    return place, launch("tests.worlds.ranks.field_kinds", 2, place, *(name for name in CASES if name != "groups"))
 
 
 @pytest.mark.parametrize("name", EQUAL)
@@ -57,6 +57,15 @@ def test_what_would_not_come_back_is_refused(world: tuple[Path, list[dict[str, A
     for found in (found["refused hooks"] for found in world[1]):
         assert "keeps its parameters flat" in found["flat"]
         assert "not proved to be the live ones" in found["names"]
+
+
+def test_groups_of_ranks_have_models_of_their_own(tmp_path: Path) -> None:
+    """Each group's under a path of its own; under one path what they have in common, and never a mixture of two."""
+    for found in (found["groups"] for found in launch("tests.worlds.ranks.field_kinds", 4, tmp_path, "groups")):
+        for name in ("fsdp2", "fsdp1"):
+            assert "parts of tensors differ between the ranks" in found[name]
+            assert found[f"{name} common"] == []
+            assert found[f"{name} own"] == []
 
 
 @pytest.mark.parametrize("name", ["folder", "file.pt"])

@@ -86,7 +86,7 @@ def test_a_rank_reads_its_own_bytes_and_says_so(odd):
     for found in odd["bytes_read"]:
         read, own = found["bytes"]
         assert read == own
-        assert found["told"]
+        assert found["told"] == (0, True)
         assert found["first"] == (0, True)
 
 

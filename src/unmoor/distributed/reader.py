@@ -70,6 +70,8 @@ class CheckpointReader(StorageReader):
         changes; "none" checks nothing.
     buffer_bytes: memory to use beside the state, in bytes. threads: how many read at once.
 
+    The names are those of rank 0 of the ranks that saved; what another had of its own stands under `ranks`.
+
     Errors leave `dcp.load` as its CheckpointException, on every rank, with the text of unmoor's own error in it.
     `streamed` tells what the last load read on this rank, in bytes.
 

@@ -73,7 +73,8 @@ def refuse_unequal(meeting: Meeting, copies: Copies, marks: Sequence[str], path:
         "was there before is untouched",
         details=[*columns(rows[:_SHOWN], indent=0, gap=3), *more],
         remedy="Ranks along a replicated dimension of a mesh have the same values: these were not kept in step. "
-        "Broadcast along it before saving.",
+        "Broadcast along it before saving. Models of separate groups of ranks are saved each under a path of its own: "
+        "unmoor.save(path, ..., group=group).",
         path=path,
     )
 

@@ -144,7 +144,7 @@ _FLATS: Any = WeakTensorKeyDictionary()
 """FlatParameter -> whether it is spread over ranks, of modules that were looked at."""
 
 _HYBRID: Any = WeakTensorKeyDictionary()
-"""FlatParameters of which several groups of ranks have a copy each."""
+"""FlatParameters of which several groups of ranks may have a copy each."""
 
 _ORIGINALS: Any = WeakTensorKeyDictionary()
 """Parameter that the model kept -> its FlatParameter (weakly), and its number there."""
@@ -164,7 +164,7 @@ def note_flat(handle: Any) -> None:
     if spread and getattr(flat, "_local_shard", None) is not None:
         handle.reshard(free_unsharded_flat_param=True)
     _FLATS[flat] = spread
-    if "HYBRID" in handle._sharding_strategy.name:
+    if "HYBRID" in handle._sharding_strategy.name or handle.world_size < torch.distributed.get_world_size():
         _HYBRID[flat] = True
     for number, param in enumerate(getattr(flat, "_params", None) or ()):
         _ORIGINALS[param] = (weakref.ref(flat), number)

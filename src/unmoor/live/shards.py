@@ -133,9 +133,10 @@ def _boxes(tensor: Any, name: str) -> tuple[Box, ...]:
 
 
 def _is_replicated(tensor: Any) -> bool:
-    """Whether some ranks of a DTensor's mesh have the same elements."""
+    """Whether other ranks may have the same elements: some of the DTensor's mesh, or of another mesh like it."""
     pairs = zip(tensor.placements, tensor.device_mesh.shape, strict=True)
-    return any(placement.is_replicate() and size > 1 for placement, size in pairs)
+    within = any(placement.is_replicate() and size > 1 for placement, size in pairs)
+    return within or tensor.device_mesh.size() < torch.distributed.get_world_size()
 
 
 def _laid_out_alike(param: Any, value: Any) -> bool:

@@ -63,7 +63,8 @@ def every_rank(catalog: Catalog, keys: Keys) -> tuple[Any, ...]:
 
 def own_leaves(catalog: Catalog) -> dict[int, tuple[Keys, ...]]:
     """Rank -> the places at which it had something else than rank 0, of the ranks that had."""
-    tree = {key: item for key, item in catalog.tree.items() if key != RANKS} if _has_ranks(catalog) else {}
+    whole_tree = isinstance(catalog.tree, Mapping)
+    tree = {key: item for key, item in catalog.tree.items() if key != RANKS} if whole_tree else {}
     found = {}
     for rank in _differing(catalog) if tree else ():
         own, whole, gone = _own(catalog, rank)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from unmoor.errors import MismatchError, UsageError
 from unmoor.values.catalog import Catalog, TensorEntry
+from unmoor.values.ranks import RANKS, saved_world
 from unmoor.values.text import columns, key_text
 
 from .choose import find_at, subtree
@@ -37,7 +38,8 @@ class Taken:
 def take(catalog: Catalog, only: str | Sequence[str] | None) -> Taken:
     """All of a file; with `only`, parts of it, by role word or key path.
 
-    One part that a single word chose becomes the root of the tree; several keep their places. Raises MismatchError for
+    One part that a single word chose becomes the root of the tree, as it was on rank 0; several keep their places, with
+    what other ranks have there of their own. Raises MismatchError for
     a word that chooses nothing, with what there is; UsageError for what is no word.
     """
     if only is None:
@@ -52,7 +54,7 @@ def take(catalog: Catalog, only: str | Sequence[str] | None) -> Taken:
             if entry.keys[: len(root)] == root
         )
         return Taken(subtree(catalog.tree, root), tensors, root)
-    chosen = set(places)
+    chosen = {*places, *_of_other_ranks(catalog, places)}
     tensors = tuple(entry for entry in catalog.tensors if any(entry.keys[:n] in chosen for n in range(99)))
     return Taken(_pruned(catalog.tree, (), chosen), tensors, manifest=_manifest(catalog.manifest, chosen))
 
@@ -79,6 +81,32 @@ def _places(catalog: Catalog, word: str) -> list[Keys]:
             path=catalog.path,
         )
     return [keys for keys in found if not any(keys[:n] in found for n in range(len(keys)))]
+
+
+def _of_other_ranks(catalog: Catalog, places: Collection[Keys]) -> Iterator[Keys]:
+    """Where ranks other than 0 have something of their own at the places, of a checkpoint that tells ranks apart."""
+    if saved_world(catalog.manifest) == 1 or not isinstance(catalog.tree, Mapping):
+        return
+    ranks = catalog.tree.get(RANKS)
+    for rank, own in ranks.items() if isinstance(ranks, Mapping) else ():
+        for place in places:
+            keys = _spelled(own, place)
+            if keys:
+                yield (RANKS, rank, *keys)
+
+
+def _spelled(own: Any, place: Keys) -> Keys:
+    """A key path as a rank's own leaves have it, where indexes of lists are text; as far as they go, () if nowhere."""
+    made: list[Any] = []
+    for key in place:
+        if not isinstance(own, Mapping):
+            break  # a leaf that replaces what the place lies in
+        known = key if key in own else str(key)
+        if known not in own:
+            return ()
+        made.append(known)
+        own = own[known]
+    return tuple(made)
 
 
 def _pruned(node: Any, keys: Keys, chosen: Collection[Keys]) -> Any:

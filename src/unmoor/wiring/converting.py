@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,11 +18,15 @@ from unmoor.filing import path_text
 from unmoor.live.content import Content, plain_tree
 from unmoor.live.trees import Realizer
 from unmoor.plan.choose import array_nodes
+from unmoor.plan.of_rank import own_leaves
 from unmoor.plan.taking import Taken, take
 from unmoor.report.restore import receipt_text
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import deflated
+from unmoor.values.plan import Change
+from unmoor.values.ranks import Keys, ranks_text
 from unmoor.values.report import Receipt
+from unmoor.values.text import key_text
 
 from .checking import check_verify, refuse_overlap
 from .converting_file import write_torch
@@ -107,8 +111,21 @@ def _content(catalog: Catalog, taken: Taken, target: str) -> Content:
             path=catalog.path,
         ) from None
     arrays = array_nodes(catalog)
+    content.converted += _left_behind(catalog, taken)
     content.arrays += [entry.keys for entry in taken.tensors if id(entry.node) in arrays]
     return content
+
+
+def _left_behind(catalog: Catalog, taken: Taken) -> Iterator[Change]:
+    """What other ranks had of their own in a part that becomes the root of the target."""
+    ranks: dict[Keys, list[int]] = {}
+    for rank, places in own_leaves(catalog).items() if taken.root else ():
+        for keys in places:
+            if keys[: len(taken.root)] == taken.root:
+                ranks.setdefault(keys[len(taken.root) :], []).append(rank)
+    roles = {entry.keys: entry.role for entry in taken.tensors}
+    for keys, own in ranks.items():
+        yield Change(roles.get(keys, "extra"), key_text(keys), f"other values on {ranks_text(own)}", "rank 0's alone")
 
 
 def _counts(taken: Taken) -> dict[str, tuple[int, int]]:

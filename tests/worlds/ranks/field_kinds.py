@@ -310,6 +310,40 @@ def redundant_files(rank: int, path: str) -> Any:
     }
 
 
+def groups(rank: int, path: str) -> Any:
+    """Two groups of two ranks: a model in common is saved once, models of their own each under its own path."""
+    import torch
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    import unmoor
+
+    half = rank // 2
+    both = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    meshes = [DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [2, 3])]
+
+    def sharded(seed: int) -> Any:
+        return fully_shard(_net(seed), mesh=meshes[half])
+
+    def flat(seed: int) -> Any:
+        how = {"use_orig_params": True, "device_id": torch.device("cpu"), "process_group": both[half]}
+        return FullyShardedDataParallel(_net(seed), **how)
+
+    found = {}
+    for name, wrap in (("fsdp2", sharded), ("fsdp1", flat)):
+        model, other = wrap(1 + half), wrap(7)
+        found[name] = _error(unmoor.save, path + name, model=model)
+        common = wrap(3)
+        unmoor.save(path + name, model=common)
+        unmoor.restore(path + name, model=other)
+        found[name + " common"] = _differ(_held(common, {}), _held(other, {}))
+        unmoor.save(f"{path}{name}{half}", model=model, group=both[half])
+        unmoor.restore(f"{path}{name}{half}", model=other, group=both[half])
+        found[name + " own"] = _differ(_held(model, {}), _held(other, {}))
+    return found
+
+
 def refused_hooks(rank: int, path: str) -> Any:
     """What could not be restored is not saved; names that nothing proves are refused where parts are handed over."""
     import torch
@@ -363,9 +397,10 @@ CASES: dict[str, Any] = {
     "redundant files": redundant_files,
     "refused hooks": refused_hooks,
     "left": left,
+    "groups": groups,
 }
 EXTRA = tuple(name for name in CASES if name.endswith("extra"))
-TOLD = ("in use", "redundant files", "refused hooks", "left")
+TOLD = ("in use", "redundant files", "refused hooks", "left", "groups")
 
 if __name__ == "__main__":
     main(run)
