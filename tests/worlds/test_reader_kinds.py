@@ -174,7 +174,8 @@ MALFORMED = [
 def test_a_malformed_claim_of_a_manifest_counts_for_nothing(saved, tmp_path, edit, road):
     """Whatever stands in its fields, the run that is read is the saved one, by every road."""
     path = _edited_folder(saved, tmp_path, edit) if road == "folder" else _edited_file(saved, tmp_path, edit)
-    assert restored(path) == {"step": 3, "hist": [1, {"a": 2}]}
+    extra = restored(path)
+    assert (extra["step"], extra["hist"]) == (3, [1, {"a": 2}])
     assert str(unmoor.describe(path))
     assert unmoor.describe(path).to_json()
     assert torch.equal(unmoor.load(path)["model"]["0.weight"], run()[0][0].weight)
@@ -294,3 +295,12 @@ def test_a_list_of_parts_keeps_what_each_rank_has_of_its_own(saved, tmp_path):
         assert of_rank(found, 1, 2).tree["hist"][1] == {"a": 9}
     receipt = unmoor.convert(path, tmp_path / "one.safetensors", only="model")
     assert [(change.name, change.before) for change in receipt.converted] == [(mean, "other values on rank 1")]
+
+
+@pytest.mark.parametrize("how", [{"at": 5}, {"at": {"model": 5}}, {"rename": 3}, {"rename": lambda _: None}])
+def test_restore_refuses_what_names_nothing(saved, how):
+    """A place or a renaming of another type is a UsageError of the argument, before anything is changed."""
+    (model, _), (other, _) = run(), run(1)
+    with pytest.raises(unmoor.UsageError, match=r"^(at|rename)="):
+        unmoor.restore(saved / "run.pt", model=other, **how)
+    assert not torch.equal(other[0].weight, model[0].weight)

@@ -76,6 +76,11 @@ def _check(asked: Asked) -> None:
         raise UsageError(f"rng={asked.rng!r} is none of True, False, 'exact' and a dict of generators")
     _patterns("only", asked.only)
     _patterns("skip", asked.skip)
+    at: Any = asked.at
+    if not isinstance(at, Mapping) or not all(isinstance(place, str | tuple) for place in at.values()):
+        raise UsageError(
+            f"at={at!r} is no dict of places", remedy='at={"model": "ema.model"} says where a role stands.'
+        )
 
 
 def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
