@@ -28,8 +28,8 @@ def write(path, run, writer, tag, monkeypatch):
         with monkeypatch.context() as patch:
             rng = torch.get_rng_state().untyped_storage().nbytes()
             fake = lambda storage: "cpu" if storage.nbytes() in (4, rng) else tag
+            patch.setattr("unmoor.live.pickling.location_tag", fake)  # first: it takes torch's when it is imported
             patch.setattr(torch.serialization, "location_tag", fake)
-            patch.setattr("unmoor.live.pickling.location_tag", fake)
             return write(path, run, writer, "cpu", monkeypatch)
     if writer == "unmoor.save":
         return unmoor.save(path, **run.roles, step=run.step)
