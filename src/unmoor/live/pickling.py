@@ -18,7 +18,7 @@ from torch.serialization import location_tag
 
 from .sinks import host_memory
 
-__all__ = ["StorageBlob", "pickle_tree", "storage_ranges"]
+__all__ = ["StorageBlob", "StorageRef", "pickle_tree", "storage_ranges"]
 
 _ALIGN = 16
 _PIECE = 4 << 20
@@ -74,8 +74,8 @@ class _Range:
 
 
 @dataclass(frozen=True, slots=True)
-class _StorageRef:
-    """Stands for a storage inside the pickler: what its persistent id says."""
+class StorageRef:
+    """Stands for a storage inside a pickler: what its persistent id says."""
 
     type: Any
     key: str
@@ -149,7 +149,7 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         """The id of a storage; None for everything else."""
-        if isinstance(obj, _StorageRef):
+        if isinstance(obj, StorageRef):
             return ("storage", obj.type, obj.key, obj.location, obj.numel)
         if isinstance(obj, torch.storage.TypedStorage):
             return self._whole(obj._untyped_storage, _storage_class(obj), obj.dtype.itemsize)
@@ -174,9 +174,9 @@ class _Pickler(pickle.Pickler):
         nbytes = entry.end - entry.start
         where = location_tag(storage)
         if typed is not None:
-            ref = _StorageRef(getattr(torch, typed), entry.key, where, nbytes // tensor.itemsize)
+            ref = StorageRef(getattr(torch, typed), entry.key, where, nbytes // tensor.itemsize)
             return torch._utils._rebuild_tensor_v2, (ref, offset, shape, stride, tensor.requires_grad, _no_hooks())
-        ref = _StorageRef(torch.UntypedStorage, entry.key, where, nbytes)
+        ref = StorageRef(torch.UntypedStorage, entry.key, where, nbytes)
         arguments = (ref, offset, shape, stride, tensor.requires_grad, _no_hooks(), tensor.dtype)
         return torch._utils._rebuild_tensor_v3, arguments
 

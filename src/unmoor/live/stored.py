@@ -18,7 +18,7 @@ import torch
 from unmoor.values.dtypes import DTYPES, nbytes_of
 from unmoor.values.nodes import CompositeTensor, Storage, TensorNode
 
-from .pickling import StorageBlob
+from .pickling import StorageBlob, StorageRef
 
 __all__ = ["Extent", "Reducer", "pickle_stored", "strided_nodes", "unwritable"]
 
@@ -101,16 +101,6 @@ def _reach(node: TensorNode) -> tuple[int, int]:
     return first, nbytes_of(node.dtype, last + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _StorageRef:
-    """Stands for a storage inside the pickler: what its persistent id says."""
-
-    type: Any
-    key: str
-    location: str
-    numel: int
-
-
 class _Pickler(pickle.Pickler):
     """The pickler of trees that hold nothing but tensors and plain values."""
 
@@ -137,7 +127,7 @@ class Reducer:
 
     def persistent_id(self, obj: Any) -> Any:
         """The id of a storage; None for everything else."""
-        if isinstance(obj, _StorageRef):
+        if isinstance(obj, StorageRef):
             return ("storage", obj.type, obj.key, obj.location, obj.numel)
         return None
 
@@ -164,7 +154,7 @@ class Reducer:
         arguments = (*where, node.requires_grad, OrderedDict(), _dtype(node.dtype), *metadata)
         return torch._utils._rebuild_tensor_v3, arguments
 
-    def _window(self, node: TensorNode, storage: Storage) -> tuple[_StorageRef, int, bool]:
+    def _window(self, node: TensorNode, storage: Storage) -> tuple[StorageRef, int, bool]:
         """The storage of a tensor as it is written, its offset in there, and whether its class tells the dtype."""
         extent = self._extents[storage.key]
         if storage.key not in self._keys:
@@ -177,14 +167,14 @@ class Reducer:
         typed = len(extent.dtypes) == 1 and extent.nbytes % row.itemsize == 0 and bool(row.storage)
         kind = getattr(torch, row.storage) if typed else torch.UntypedStorage
         numel = extent.nbytes // row.itemsize if typed else extent.nbytes
-        return _StorageRef(kind, self._keys[storage.key], storage.device, numel), offset, typed
+        return StorageRef(kind, self._keys[storage.key], storage.device, numel), offset, typed
 
     def _live(self, tensor: torch.Tensor) -> Any:
         tensor = tensor.contiguous()
         key, nbytes = str(len(self.used)), tensor.numel() * tensor.itemsize
         first = int(tensor.storage_offset()) * tensor.itemsize
         self.used[key] = StorageBlob(tensor.untyped_storage(), first, nbytes)
-        ref = _StorageRef(torch.UntypedStorage, key, "cpu", nbytes)
+        ref = StorageRef(torch.UntypedStorage, key, "cpu", nbytes)
         rest: Any = (ref, 0, tuple(tensor.shape), tensor.stride(), False, OrderedDict(), tensor.dtype)
         return torch._utils._rebuild_tensor_v3, rest
 
