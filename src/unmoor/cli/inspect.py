@@ -1,0 +1,44 @@
+"""`unmoor inspect PATH`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from .exits import verdict
+from .output import page, say_document, say_lines
+from .shape import examples, json_option, path_argument
+
+__all__ = ["command"]
+
+
+@click.command(
+    "inspect",
+    epilog=examples(
+        "unmoor inspect run/step_1000.pt",
+        "unmoor inspect theirs.ckpt --all | grep running_mean",
+        "unmoor inspect theirs.ckpt --json | jq .devices",
+    ),
+)
+@path_argument("path")
+@json_option("every tensor is in it")
+@click.option("--all", "all_tensors", is_flag=True, help="List every tensor by its whole name.")
+def command(path: str, *, as_json: bool, all_tensors: bool) -> int:
+    """Say what a checkpoint holds, on which devices it was, and whether it is safe.
+
+    Runs nothing from the file, reads no tensor data and needs no PyTorch.
+    """
+    from unmoor import api
+
+    catalog = api.describe(path)
+    if as_json:
+        from unmoor.report.documents import catalog_document
+
+        say_document(catalog_document(catalog))
+    else:
+        from unmoor.report.inspect import inspect_lines
+
+        width, ellipsis = page(sys.stdout)
+        say_lines(inspect_lines(catalog, width=width, all_tensors=all_tensors, ellipsis=ellipsis))
+    return verdict(catalog.findings)

@@ -1,0 +1,160 @@
+"""A run as the user's own function builds it: the objects that a checkpoint fills, and how one step is taken.
+
+`build()` or `build(device)` returns a mapping. Its keys are the keywords of `restore` (model, optimizer, scheduler,
+scaler, loss, metrics, ema, loader, rng, and any other object with a state under a name of its own). Two more are known:
+`train_step`, a callable that takes one step and returns its loss, and `batch`, one example batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from unmoor.errors import UsageError
+
+__all__ = ["ABSENT", "Built", "build_run", "take_step"]
+
+ABSENT: Final = object()
+"""Stands for a batch where the build function gives none."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build function returned, sorted: `objects` by the keywords of `restore`, and how a step is taken.
+
+    `train_step` is None where the function gives none: then `take_step` takes the usual one. `batch` is ABSENT where
+    it gives none. `name` is how errors and reports call the function.
+    """
+
+    objects: Mapping[str, Any]
+    train_step: Callable[..., Any] | None = None
+    batch: Any = ABSENT
+    name: str = "build"
+
+    def __getitem__(self, role: str) -> Any:
+        """The object of a role, None where the run has none."""
+        return self.objects.get(role)
+
+
+def build_run(build: Callable[..., Any], *, device: Any = None, name: str = "") -> Built:
+    """Call `build`, with `device=` where it takes one and one is given, and sort what it returns.
+
+    Raises UsageError where it does not return a mapping with a model in it, or takes arguments that nobody can know.
+    """
+    name = name or getattr(build, "__qualname__", repr(build))
+    made = build(**_arguments(build, device, name))
+    if not isinstance(made, Mapping):
+        raise UsageError(
+            f"{name}() returned {type(made).__name__}, not a mapping of what a run consists of",
+            remedy=_EXAMPLE,
+        )
+    objects = {str(key): value for key, value in made.items() if value is not None}
+    train_step, batch = objects.pop("train_step", None), objects.pop("batch", ABSENT)
+    if "model" not in objects:
+        raise UsageError(
+            f"{name}() returned no model; its keys are {', '.join(map(repr, made)) or 'none'}", remedy=_EXAMPLE
+        )
+    if train_step is not None and not callable(train_step):
+        raise UsageError(
+            f"{name}() gave {type(train_step).__name__} as 'train_step', which is no function",
+            remedy="train_step takes one step (with a batch, where there is a loader) and returns its loss.",
+        )
+    return Built(objects, train_step, batch, name)
+
+
+_EXAMPLE: Final = (
+    'Return a dict such as {"model": model, "optimizer": optimizer, "loader": loader, "train_step": step}.'
+)
+
+
+def _arguments(build: Callable[..., Any], device: Any, name: str) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(build).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    unknown = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.name != "device" and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if unknown:
+        raise UsageError(
+            f"{name} needs the arguments {', '.join(unknown)}, and only device is known",
+            remedy="Give them defaults, or name a function that takes none or device alone.",
+        )
+    takes = any(p.name == "device" for p in parameters)
+    needs = any(p.name == "device" and p.default is p.empty for p in parameters)
+    return {"device": device} if takes and (needs or device is not None) else {}
+
+
+def take_step(built: Built, batch: Any = ABSENT) -> Any:
+    """Take one training step and give its loss: the run's own `train_step`, else forward, loss, backward, step.
+
+    The usual step clears gradients first, takes a batch as (inputs, targets) or as a mapping with targets under
+    "labels", "label", "targets", "target" or "y", scales by the scaler where there is one, and advances the schedulers
+    after their optimizers.
+    """
+    if built.train_step is not None:
+        return built.train_step() if batch is ABSENT else built.train_step(batch)
+    model, optimizers = built["model"], _each(built["optimizer"])
+    scaler = built["scaler"]
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss = _loss(built, model, batch)
+    (scaler.scale(loss) if scaler is not None else loss).backward()
+    for optimizer in optimizers:
+        scaler.step(optimizer) if scaler is not None else optimizer.step()
+    if scaler is not None:
+        scaler.update()
+    for scheduler in _each(built["scheduler"]):
+        scheduler.step()
+    return loss
+
+
+TARGETS: Final = ("labels", "label", "targets", "target", "y")
+"""The keys under which a batch that is a mapping usually holds what the model is to learn."""
+
+
+def _loss(built: Built, model: Any, batch: Any) -> Any:
+    """The loss of one batch; a model that knows its own loss (a mapping's `loss`, an attribute) is asked for it."""
+    if batch is ABSENT:
+        raise UsageError(
+            f"{built.name}() gives neither a train_step nor a loader or batch, so no step can be taken",
+            remedy="Return a train_step, a loader, or a batch.",
+        )
+    criterion = built["loss"]
+    if isinstance(batch, Mapping):
+        key = next((key for key in TARGETS if key in batch), None)
+        if criterion is None or key is None:
+            return _own_loss(model(**batch), built)
+        inputs = {name: value for name, value in batch.items() if name != key}
+        output = model(**inputs) if len(inputs) > 1 else model(*inputs.values())
+        return criterion(output, batch[key])
+    if isinstance(batch, tuple | list) and len(batch) == 2 and criterion is not None:
+        return criterion(model(batch[0]), batch[1])
+    raise UsageError(
+        f"how {built.name}'s run takes a step is not clear from a batch of {type(batch).__name__}"
+        + ("" if criterion is not None else " and no loss"),
+        remedy="Return a train_step: a function that takes a batch, takes one step and returns its loss.",
+    )
+
+
+def _own_loss(output: Any, built: Built) -> Any:
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if loss is None:
+        raise UsageError(
+            f"{built.name}() gives no loss, and the model's output {type(output).__name__} has none",
+            remedy='Return the loss function under "loss", or a train_step.',
+        )
+    return loss
+
+
+def _each(value: Any) -> list[Any]:
+    """The objects of a role: one, those of a list or of a dict, or none."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [value]
