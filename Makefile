@@ -34,7 +34,7 @@ bench: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,dev,real]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,pictures,dev,docs,real]'
 	@touch $(READY)
 
 clean:
