@@ -6,16 +6,18 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# A file of tests stays in one worker: what its fixtures make is made once.
+WORKERS ?= 2
 READY  := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check bench matrix clean
+.PHONY: demo test check bench matrix pictures chromium clean
 
 demo: $(READY)
 	@$(BIN)/unmoor demo
 
-test: check
-	$(BIN)/python -m pytest
+test: check chromium
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -29,6 +31,18 @@ matrix: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.restore
 	$(BIN)/python -m benchmarks.save
+
+# Chromium, in which tests open pages: Debian's where it is missing and can be installed; elsewhere those tests skip.
+chromium:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq >/dev/null 2>&1 && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1; \
+	then echo "installed chromium, for tests that open pages"; \
+	else echo "no Chromium, and it cannot be installed here: tests that open pages will skip"; fi
+
+# The pictures in the documentation.
+pictures: $(READY)
+	$(BIN)/python -m docs.pictures.make
 
 # torch first and alone: pip then takes a CPU build where the machine has one, and nothing later pulls a second torch.
 $(READY): pyproject.toml constraints.txt

@@ -247,3 +247,24 @@ def test_a_process_without_stdout_works(run, monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", Stream())
     assert cli.main(["inspect", "x"]) == 6
+
+
+def test_an_error_fits_the_terminal(run, monkeypatch):
+    """Long lines of an error are folded on a terminal, indented below their first, and nothing of them is lost."""
+    words = " ".join(f"word{i}" for i in range(40))
+    answer(monkeypatch, FitError(words, details=[words], remedy=words))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, err = run("inspect", "run.pt", err=Stream(terminal=True))
+    lines = err.text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert err.text.split() == ["unmoor.FitError:", *words.split() * 3]
+    assert [line[:6] for line in lines if line.startswith(" ")][-1] == "  word"
+
+
+def test_an_error_keeps_its_lines_in_a_pipe(run, monkeypatch):
+    """A program that reads stderr gets each line whole."""
+    words = " ".join(f"word{i}" for i in range(40))
+    answer(monkeypatch, FitError(words, remedy=words))
+    _, _, err = run("inspect", "run.pt")
+    assert err.text == f"unmoor.FitError: {words}\n{words}\n"

@@ -78,10 +78,21 @@ def tell(error: BaseException) -> None:
 def _tell_text(head: str, text: str) -> None:
     from unmoor.report.layout import plain
 
+    lines = [plain(line) for line in f"{head} {text}".split("\n")]
+    lines = [part for line in lines for part in _folded(line)] if sys.stderr.isatty() else lines
     colour = wants_colour(sys.stderr)
-    head = click.style(head, fg="red", bold=True) if colour else head
-    lines = "\n".join(plain(line) for line in text.split("\n"))
-    click.echo(_encodable(f"{head} {lines}", sys.stderr), err=True, color=colour)
+    words = "\n".join(lines)
+    words = click.style(head, fg="red", bold=True) + words[len(head) :] if colour else words
+    click.echo(_encodable(words, sys.stderr), err=True, color=colour)
+
+
+def _folded(line: str) -> list[str]:
+    """A line as several that fit the terminal, what follows the first indented below it."""
+    from unmoor.report.layout import Page
+
+    bare = line.lstrip(" ")
+    indent = line[: len(line) - len(bare)]
+    return Page(*page(sys.stderr)).wrap(bare, first=indent, rest=f"{indent}  ") if len(line) > 40 else [line]
 
 
 def wants_colour(stream: TextIO) -> bool:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from unmoor.values.text import format_bytes
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -34,10 +36,16 @@ class Bar:
         """Count `nbytes` more as done."""
         with self._lock:
             self._done += nbytes
+            elapsed = time.monotonic() - self._begin
+            if self._progress is None and self._shown and elapsed > QUICK:
+                self._progress = _drawn(self.title, elapsed)
             if self._progress is not None:
-                self._progress.update(self._progress.task_ids[0], completed=self._done, total=self.total)
-            elif self._shown and time.monotonic() - self._begin > QUICK:
-                self._progress = _drawn(self.title, self._done, self.total, time.monotonic() - self._begin)
+                self._show(self._progress, elapsed)
+
+    def _show(self, progress: Progress, elapsed: float) -> None:
+        rate = f"{format_bytes(int(self._done / elapsed))}/s"
+        progress.update(progress.task_ids[0], completed=self._done, total=self.total, rate=rate)
+        progress.start()
 
     def close(self) -> None:
         """Take the bar off the screen."""
@@ -57,7 +65,7 @@ def bar(title: str, total: int | None = None) -> Iterator[Bar]:
         made.close()
 
 
-def _drawn(title: str, done: int, total: int | None, elapsed: float) -> Progress:
+def _drawn(title: str, elapsed: float) -> Progress:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -65,7 +73,6 @@ def _drawn(title: str, done: int, total: int | None, elapsed: float) -> Progress
         Progress,
         TextColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )
 
     console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")) or None)
@@ -73,15 +80,13 @@ def _drawn(title: str, done: int, total: int | None, elapsed: float) -> Progress
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
         TextColumn("left"),
         console=console,
         transient=True,
         get_time=lambda: time.monotonic(),
     )
-    task = progress.add_task(title, total=total, start=False)
+    progress.add_task(title, total=None, start=False, rate="")
     progress.tasks[0].start_time = progress.get_time() - elapsed
-    progress.start()
-    progress.update(task, completed=done)
     return progress
