@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import describe, device_fallback, plan, restore, save, snapshot
     from .api_files import convert, load, repartition
+    from .api_looks import diff, verify
     from .carried import gradients, resumable
     from .distributed.reader import CheckpointReader
     from .errors import (

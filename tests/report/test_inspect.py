@@ -261,7 +261,7 @@ def test_tensors_that_differ_in_one_storage_are_views():
 
 def test_many_ties_between_two_places_are_one_line():
     """A moving average that shares every tensor with its model is one line."""
-    assert "tied   model = ema: 4 tensors each" in _told_ties(inspect_text(two_models()))
+    assert "tied model = ema: 4 tensors each" in _told_ties(inspect_text(two_models()))
 
 
 def test_tensors_outside_any_part_are_listed():

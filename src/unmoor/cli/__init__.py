@@ -25,6 +25,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     name: (f"{__name__}.{module}", text)
     for name, module, text in (
         ("inspect", "inspect", "Say what a checkpoint holds, where it was, and if it is safe."),
+        ("verify", "verify", "Check every checksum of a checkpoint, name the tensor that is bad."),
+        ("diff", "diff", "Compare two checkpoints: names, hyper-parameters, every value."),
         ("demo", "demo", "Resume a published run here, and prove it exact."),
         ("completion", "completion", "Print the script that completes commands in your shell."),
     )

@@ -32,7 +32,7 @@ from .outline import Outline
 from .pausing import collector_paused
 from .reading import MAX_PICKLE, Reading, read_pickle
 
-__all__ = ["METADATA", "describe_dcp"]
+__all__ = ["METADATA", "describe_dcp", "read_metadata"]
 
 METADATA: Final = ".metadata"
 _SUFFIX: Final = ".distcp"
@@ -57,7 +57,7 @@ def describe_dcp(path: str, file: str = "") -> Catalog:
 
 
 def _describe(path: str, prefix: str) -> Catalog:
-    reading, data = _read_metadata(path)
+    reading, data = read_metadata(path)
     size = len(data)
     folder = read_folder(reading.value, os.path.join(path, METADATA))
     beside = read_beside(path, folder.save_id, (size, zlib.crc32(data)), folder.entries)
@@ -102,7 +102,8 @@ def _values(folder: Folder, found: _Found) -> dict[str, Any]:
     return values
 
 
-def _read_metadata(path: str) -> tuple[Reading, bytes]:
+def read_metadata(path: str) -> tuple[Reading, bytes]:
+    """What the `.metadata` of the folder `path` says, and its bytes."""
     place = os.path.join(path, METADATA)
     if not os.path.lexists(place):
         shards = _shards(path)

@@ -2,19 +2,20 @@
 
 `build()` or `build(device)` returns a mapping. Its keys are the keywords of `restore` (model, optimizer, scheduler,
 scaler, loss, metrics, ema, loader, rng, and any other object with a state under a name of its own). Two more are known:
-`train_step`, a callable that takes one step and returns its loss, and `batch`, one example batch.
+`train_step`, a callable that takes one step and returns its loss, and `batch`, one example batch. A parameter `wrap` is
+given what wraps the model: the function applies it before it makes the optimizer.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from unmoor.errors import UsageError
 
-__all__ = ["ABSENT", "Built", "build_run", "take_step"]
+__all__ = ["ABSENT", "Built", "build_run", "parameters_of", "sorted_run", "take_step"]
 
 ABSENT: Final = object()
 """Stands for a batch where the build function gives none."""
@@ -25,26 +26,31 @@ class Built:
     """What a build function returned, sorted: `objects` by the keywords of `restore`, and how a step is taken.
 
     `train_step` is None where the function gives none: then `take_step` takes the usual one. `batch` is ABSENT where
-    it gives none. `name` is how errors and reports call the function.
+    it gives none. `name` is how errors and reports call the function, `made` what it returned.
     """
 
     objects: Mapping[str, Any]
     train_step: Callable[..., Any] | None = None
     batch: Any = ABSENT
     name: str = "build"
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, role: str) -> Any:
         """The object of a role, None where the run has none."""
         return self.objects.get(role)
 
 
-def build_run(build: Callable[..., Any], *, device: Any = None, name: str = "") -> Built:
-    """Call `build`, with `device=` where it takes one and one is given, and sort what it returns.
+def build_run(build: Callable[..., Any], *, device: Any = None, wrap: Any = None, name: str = "") -> Built:
+    """Call `build`, with `device=` and `wrap=` where it takes them and they are given, and sort what it returns.
 
     Raises UsageError where it does not return a mapping with a model in it, or takes arguments that nobody can know.
     """
     name = name or getattr(build, "__qualname__", repr(build))
-    made = build(**_arguments(build, device, name))
+    return sorted_run(build(**_arguments(build, device, wrap, name)), name)
+
+
+def sorted_run(made: Any, name: str) -> Built:
+    """What a build function returned, sorted. Raises UsageError where that is no run."""
     if not isinstance(made, Mapping):
         raise UsageError(
             f"{name}() returned {type(made).__name__}, not a mapping of what a run consists of",
@@ -61,7 +67,7 @@ def build_run(build: Callable[..., Any], *, device: Any = None, name: str = "") 
             f"{name}() gave {type(train_step).__name__} as 'train_step', which is no function",
             remedy="train_step takes one step (with a batch, where there is a loader) and returns its loss.",
         )
-    return Built(objects, train_step, batch, name)
+    return Built(objects, train_step, batch, name, made)
 
 
 _EXAMPLE: Final = (
@@ -69,24 +75,31 @@ _EXAMPLE: Final = (
 )
 
 
-def _arguments(build: Callable[..., Any], device: Any, name: str) -> dict[str, Any]:
+def parameters_of(build: Callable[..., Any]) -> dict[str, bool]:
+    """The names of a function's parameters, each with whether it has to be given; none where they cannot be known."""
     try:
         parameters = inspect.signature(build).parameters.values()
     except (TypeError, ValueError):
         return {}
-    unknown = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.name != "device" and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    return {p.name: p.default is p.empty for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+
+
+def _arguments(build: Callable[..., Any], device: Any, wrap: Any, name: str) -> dict[str, Any]:
+    given = {"device": device, "wrap": wrap}
+    parameters = parameters_of(build)
+    unknown = [parameter for parameter, needed in parameters.items() if needed and parameter not in given]
     if unknown:
         raise UsageError(
-            f"{name} needs the arguments {', '.join(unknown)}, and only device is known",
-            remedy="Give them defaults, or name a function that takes none or device alone.",
+            f"{name} needs the arguments {', '.join(unknown)}, and only device and wrap are known",
+            remedy="Give them defaults, or name a function that takes none, device or wrap.",
         )
-    takes = any(p.name == "device" for p in parameters)
-    needs = any(p.name == "device" and p.default is p.empty for p in parameters)
-    return {"device": device} if takes and (needs or device is not None) else {}
+    if parameters.get("wrap") and wrap is None:
+        given["wrap"] = _as_it_is
+    return {key: value for key, value in given.items() if parameters.get(key) or (key in parameters and value is not None)}
+
+
+def _as_it_is(model: Any) -> Any:
+    return model
 
 
 def take_step(built: Built, batch: Any = ABSENT) -> Any:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from unmoor.errors import MismatchError, UsageError
+from unmoor.values import wrapping
 
 from .patterns import captures, fill
 from .policy import Rename
@@ -24,9 +25,7 @@ from .wrapped_names import wrapped_pairs
 
 __all__ = ["WRAPPER_SEGMENTS", "NameMatch", "Reading", "apply_rename", "match_names", "without_wrappers"]
 
-WRAPPER_SEGMENTS: Final = frozenset(
-    {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"}
-)
+WRAPPER_SEGMENTS: Final = frozenset(wrapping.WRAPPER_SEGMENTS)
 """Name segments that wrappers of torch and Lightning put in; a user's submodule may bear one of them too."""
 
 _SEGMENT: Final = re.compile(rf"(?:^|\.)(?:{'|'.join(sorted(WRAPPER_SEGMENTS))})(?:\.|$)")

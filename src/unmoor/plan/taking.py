@@ -2,71 +2,83 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from unmoor.errors import MismatchError, UsageError
-from unmoor.values.catalog import Catalog, TensorEntry
+from unmoor.errors import MismatchError, UnsupportedFile, UsageError
+from unmoor.values.catalog import Catalog
 from unmoor.values.ranks import RANKS, saved_world
 from unmoor.values.text import columns, key_text
 
 from .choose import find_at, subtree
+from .taken import Keys, Taken, remade, with_tree
 
-__all__ = ["Taken", "take"]
-
-Keys = tuple[Any, ...]
+__all__ = ["Taken", "places_of", "take", "words_of"]
 
 _OF_ITS_FILES: Final = ("storages", "files", "metadata", "save_id", "frame")
+_GONE: Final = object()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken:
-    """The tree to write, inert, and its tensors by their place in it.
+def take(catalog: Catalog, only: str | Sequence[str] | None, drop: str | Sequence[str] | None = None) -> Taken:
+    """All of a file; with `only`, parts of it, by role word or key path; without what `drop` names in the same way.
 
-    `root` are the keys that led to it in the file: those of the one part that was taken, else none. `manifest` is the
-    file's own, as far as it tells of this tree.
+    One part that a single word of `only` chose becomes the root of the tree, as it was on rank 0; several keep their
+    places, with what other ranks have there of their own. Elements of a list that is cut are kept in their order.
+    Raises MismatchError for a word that chooses nothing, with what there is, and where nothing is left; UsageError for
+    what is no word.
     """
-
-    tree: Any
-    tensors: tuple[TensorEntry, ...]
-    root: Keys = ()
-    manifest: Mapping[str, Any] | None = None
-
-
-def take(catalog: Catalog, only: str | Sequence[str] | None) -> Taken:
-    """All of a file; with `only`, parts of it, by role word or key path.
-
-    One part that a single word chose becomes the root of the tree, as it was on rank 0; several keep their places, with
-    what other ranks have there of their own. Raises MismatchError for
-    a word that chooses nothing, with what there is; UsageError for what is no word.
-    """
-    if only is None:
-        return Taken(catalog.tree, catalog.tensors, manifest=_carried(catalog.manifest))
-    words = _words(only)
-    places = [place for word in words for place in _places(catalog, word)]
-    if isinstance(only, str) and len(places) == 1:
-        (root,) = places
-        tensors = tuple(
-            replace(entry, keys=entry.keys[len(root) :], path=key_text(entry.keys[len(root) :]))
-            for entry in catalog.tensors
-            if entry.keys[: len(root)] == root
+    chosen = None if only is None else [keys for word in words_of("only", only) for keys in places_of(catalog, word)]
+    words = () if drop is None else words_of("drop", drop)
+    gone = [keys for word in words for keys in places_of(catalog, word, "drop")]
+    parts = catalog.run_parts()
+    if chosen is None and not gone:
+        return Taken(catalog.tree, catalog.tensors, (), _carried(catalog.manifest), catalog.tensors, parts=parts)
+    root = chosen[0] if isinstance(only, str) and chosen is not None and len(chosen) == 1 else None
+    if chosen is not None and root is None:
+        chosen += _of_other_ranks(catalog, chosen)
+    gone += _of_other_ranks(catalog, gone)
+    cut = _Cut(None if chosen is None else frozenset(chosen), frozenset(gone))
+    tree = cut(catalog.tree, ())
+    if tree is _GONE or (root is not None and cut.moved(root) is None):
+        raise MismatchError(
+            f"nothing of {catalog.path} is left: only={only!r} and drop={drop!r}"
+            if only is not None
+            else f"nothing of {catalog.path} is left: drop={drop!r}",
+            path=catalog.path,
         )
-        return Taken(subtree(catalog.tree, root), tensors, root)
-    chosen = {*places, *_of_other_ranks(catalog, places)}
-    tensors = tuple(entry for entry in catalog.tensors if any(entry.keys[:n] in chosen for n in range(99)))
-    return Taken(_pruned(catalog.tree, (), chosen), tensors, manifest=_manifest(catalog.manifest, chosen))
+    read = tuple(entry for entry in catalog.tensors if cut.stays(entry.keys))
+    moved = tuple(replace(part, keys=cut.moved(part.keys) or ()) for part in parts if cut.stays(part.keys))
+    taken = Taken(tree, read, (), _relocated(_carried(catalog.manifest), cut), read, parts=moved)
+    if root is None:
+        return with_tree(taken, tree)
+    place = cut.moved(root) or ()
+    below = tuple(replace(part, keys=part.keys[len(place) :]) for part in moved)
+    return with_tree(replace(taken, manifest=None), _at(catalog, tree, place), root=root, parts=below)
 
 
-def _words(only: Any) -> tuple[str, ...]:
-    words = (only,) if isinstance(only, str) else tuple(only) if isinstance(only, list | tuple | set) else ()
+def _at(catalog: Catalog, tree: Any, keys: Keys) -> Any:
+    try:
+        return subtree(tree, keys)
+    except KeyError:
+        raise UnsupportedFile(
+            f"{key_text(keys)} of {catalog.path} stands within a pickled object",
+            remedy='layout="plain" takes the parts of a run out of such objects.',
+            path=catalog.path,
+        ) from None
+
+
+def words_of(name: str, given: Any) -> tuple[str, ...]:
+    """One role or key path, or a list of them. Raises UsageError for anything else."""
+    words = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple | set) else ()
     if not words or not all(isinstance(word, str) and word for word in words):
-        raise UsageError(f"only={only!r} is no role or key path, nor a list of them", remedy='only="model" takes one.')
+        raise UsageError(
+            f"{name}={given!r} is no role or key path, nor a list of them", remedy=f'{name}="model" names one.'
+        )
     return words
 
 
-def _places(catalog: Catalog, word: str) -> list[Keys]:
+def places_of(catalog: Catalog, word: str, name: str = "only") -> list[Keys]:
     """Where the parts of a role stand, or what stands at a key path; outermost places only."""
     found = list(dict.fromkeys(part.keys for part in catalog.part(word)))
     if not found:
@@ -75,7 +87,7 @@ def _places(catalog: Catalog, word: str) -> list[Keys]:
     if not found:
         rows = [(part.role, part.path or "(the whole file)") for part in catalog.run_parts()]
         raise MismatchError(
-            f"only={word!r} chooses nothing in {catalog.path}",
+            f"{name}={word!r} chooses nothing in {catalog.path}",
             details=columns(rows, indent=0),
             remedy="Give one of these roles, or a key path with dots.",
             path=catalog.path,
@@ -83,16 +95,14 @@ def _places(catalog: Catalog, word: str) -> list[Keys]:
     return [keys for keys in found if not any(keys[:n] in found for n in range(len(keys)))]
 
 
-def _of_other_ranks(catalog: Catalog, places: Collection[Keys]) -> Iterator[Keys]:
+def _of_other_ranks(catalog: Catalog, places: Collection[Keys]) -> list[Keys]:
     """Where ranks other than 0 have something of their own at the places, of a checkpoint that tells ranks apart."""
     if saved_world(catalog.manifest) == 1 or not isinstance(catalog.tree, Mapping):
-        return
+        return []
     ranks = catalog.tree.get(RANKS)
-    for rank, own in ranks.items() if isinstance(ranks, Mapping) else ():
-        for place in places:
-            keys = _spelled(own, place)
-            if keys:
-                yield (RANKS, rank, *keys)
+    rows = ranks.items() if isinstance(ranks, Mapping) else ()
+    spelled = ((rank, _spelled(own, place)) for rank, own in rows for place in places)
+    return [(RANKS, rank, *keys) for rank, keys in spelled if keys]
 
 
 def _spelled(own: Any, place: Keys) -> Keys:
@@ -109,36 +119,69 @@ def _spelled(own: Any, place: Keys) -> Keys:
     return tuple(made)
 
 
-def _pruned(node: Any, keys: Keys, chosen: Collection[Keys]) -> Any:
-    """The tree without what does not lead to a chosen place; elements of a list that is cut are kept by their order."""
-    if keys in chosen:
+@dataclass(slots=True)
+class _Cut:
+    """Cuts a tree to `chosen` places (None: all), without the places in `gone`; tells where things are afterwards."""
+
+    chosen: frozenset[Keys] | None
+    gone: frozenset[Keys]
+    _above: frozenset[Keys] = field(init=False)
+    _leading: frozenset[Keys] = field(init=False)
+    _numbers: dict[Keys, dict[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._above = frozenset(keys[:n] for keys in self.gone for n in range(len(keys)))
+        self._leading = frozenset(keys[:n] for keys in self.chosen or () for n in range(len(keys)))
+
+    def __call__(self, node: Any, keys: Keys) -> Any:
+        """The node that stands at `keys`, cut."""
+        if keys in self.gone:
+            return _GONE
+        within = self._within(keys)
+        if not within and keys not in self._leading:
+            return _GONE
+        if within and keys not in self._above:
+            return node
+        if isinstance(node, Mapping):
+            kept = {key: self(item, (*keys, key)) for key, item in node.items()}
+            return remade(node, ((key, item) for key, item in kept.items() if item is not _GONE))
+        if isinstance(node, list | tuple):
+            items = [(i, self(item, (*keys, i))) for i, item in enumerate(node)]
+            left = [(i, item) for i, item in items if item is not _GONE]
+            self._numbers[keys] = {old: new for new, (old, _) in enumerate(left)}
+            return type(node)(item for _, item in left)
         return node
-    if isinstance(node, Mapping):
-        kept = {key: item for key, item in node.items() if _leads((*keys, key), chosen)}
-        made: dict[Any, Any] = OrderedDict() if isinstance(node, OrderedDict) else {}
-        made.update((key, _pruned(item, (*keys, key), chosen)) for key, item in kept.items())
-        return made
-    return node
+
+    def _within(self, keys: Keys) -> bool:
+        """Whether a place is one of the chosen ones or below it."""
+        return self.chosen is None or any(keys[:n] in self.chosen for n in range(len(keys) + 1))
+
+    def stays(self, keys: Keys) -> bool:
+        """Whether what stands at `keys` is taken."""
+        return self._within(keys) and not any(keys[:n] in self.gone for n in range(len(keys) + 1))
+
+    def moved(self, keys: Keys) -> Keys | None:
+        """Where what stood at `keys` is now; None where it is no more."""
+        if any(keys[:n] in self.gone for n in range(len(keys) + 1)):
+            return None
+        made = [self._numbers.get(keys[:n], {}).get(key, key) for n, key in enumerate(keys)]
+        return tuple(made) if self._within(keys) or keys in self._leading else None
 
 
-def _leads(keys: Keys, chosen: Collection[Keys]) -> bool:
-    return any(place[: len(keys)] == keys or keys[: len(place)] == place for place in chosen)
-
-
-def _manifest(manifest: Mapping[str, Any] | None, chosen: Collection[Keys]) -> Mapping[str, Any] | None:
-    """The manifest with the roles and arrays that are still there."""
+def _relocated(manifest: Mapping[str, Any] | None, cut: _Cut) -> Mapping[str, Any] | None:
+    """The manifest with the roles that are still there, where they are now."""
     if manifest is None:
         return None
     roles = manifest.get("roles")
     rows = roles.items() if isinstance(roles, Mapping) else ()
-    kept = {label: row for label, row in rows if isinstance(row, Mapping) and _has(row.get("keys"), chosen)}
-    return {**(_carried(manifest) or {}), "roles": kept}
+    kept: dict[str, Any] = {}
+    for label, row in rows:
+        keys = tuple(row["keys"]) if isinstance(row, Mapping) and isinstance(row.get("keys"), list) else None
+        if keys is not None and cut.stays(keys):
+            kept[label] = {**row, "keys": list(cut.moved(keys) or ())}
+    return {**manifest, "roles": kept}
 
 
 def _carried(manifest: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """What a manifest says of the run, without what it says of its own files."""
     return None if manifest is None else {key: value for key, value in manifest.items() if key not in _OF_ITS_FILES}
-
-
-def _has(keys: Any, chosen: Collection[Keys]) -> bool:
-    return isinstance(keys, list) and any(tuple(keys)[: len(place)] == place for place in chosen)

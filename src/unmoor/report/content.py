@@ -24,6 +24,7 @@ _FORMATS: Final = {
     "torchscript": "TorchScript archive",
     "safetensors": "safetensors",
     "dcp": "distributed checkpoint",
+    "deepspeed": "ZeRO shards",
 }
 
 _WRITERS: Final = {

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from unmoor.values.catalog import Catalog, TensorEntry
-from unmoor.values.ranks import saved_world
 from unmoor.values.text import count
 
+from .claims import claims
 from .content import role_rank
 from .layout import plain
 
@@ -32,8 +32,8 @@ def devices_text(catalog: Catalog) -> str:
     tags += [tag for tag in by_tag if tag not in tags]
     if tags == [""] or catalog.format in _WITHOUT:
         return f"{count(len(catalog.tensors), 'tensor')}, no device recorded"
-    world = saved_world(catalog.manifest)
-    saved = "saved on " if world == 1 else f"saved by {count(world, 'rank')} on "
+    world = claims(catalog).world
+    saved = "saved on " if world < 2 else f"saved by {count(world, 'rank')} on "
     if len(tags) > _TAGS:
         return f"{saved}{len(tags)} devices, {tags_text(tags)} ({count(len(catalog.tensors), 'tensor')})"
     first = f"{tags[0]} ({count(len(by_tag[tags[0]]), 'tensor')})"

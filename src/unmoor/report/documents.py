@@ -13,7 +13,10 @@ from typing import Any, Final
 
 from unmoor.values.catalog import Catalog
 
+from .about import dtypes, wrapped
+from .claims import claims
 from .content import content, safety
+from .members import membership
 
 __all__ = ["SCHEMA", "catalog_document", "document_text"]
 
@@ -24,13 +27,24 @@ def catalog_document(catalog: Catalog) -> dict[str, Any]:
     """A catalog as plain JSON values: everything of `Catalog.to_json`, and what a reader is told of it.
 
     `content` is the sentence of the text form. `safety` has `level` (safe, code, danger) and `names`, the
-    "module.name" of what would have to be imported.
+    "module.name" of what would have to be imported. `world_size` is the number of ranks that saved, null where nothing
+    says it. `writer` is program -> version and `created` the time, as the file claims them. `objects` is what it claims
+    of the live objects, by key path: class, wrappers, random streams. `wrapped` tells wrappers by the names of tensors.
     """
-    judged = safety(catalog)
+    judged, claimed = safety(catalog), claims(catalog)
     told = {
         "schema": SCHEMA,
         "content": content(catalog),
         "safety": {"level": judged.level, "names": list(judged.names)},
+        "world_size": claimed.world or None,
+        "writer": dict(claimed.writer),
+        "created": claimed.created or None,
+        "objects": {
+            ".".join(keys): {"class": claim.name, "wrappers": list(claim.wrappers), "streams": list(claim.streams)}
+            for keys, claim in claimed.objects.items()
+        },
+        "wrapped": wrapped(membership(catalog)),
+        "dtypes": {name: {"tensors": n, "nbytes": b} for name, (n, b) in dtypes(catalog).items()},
     }
     plain = catalog.to_json()
     tensors = plain.pop("tensors")

@@ -5,18 +5,21 @@ Pure: catalog in, lines out. Everything that came out of a file is escaped here 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from unmoor.values.catalog import Catalog
 
+from .about import Fact, facts
 from .attention import attention_lines, note_lines, remedy_lines
+from .claims import claims
 from .content import Safety, headline, safety, safety_text
 from .devices import devices_text
-from .layout import Line, Page, cells, join_lines, plain
+from .layout import Line, Page, cells, join_lines, plain, plain_words
 from .members import membership
 from .own import with_own_joined
 from .roles import role_lines
-from .sharing import sharing_lines
+from .sharing import sharing
 from .tree import tensor_lines, tree_lines
 
 __all__ = ["inspect_lines", "inspect_text"]
@@ -33,14 +36,14 @@ def inspect_text(catalog: Catalog, *, width: int = 80, all_tensors: bool = False
 
 def inspect_lines(catalog: Catalog, *, width: int = 80, all_tensors: bool = False, ellipsis: str = "…") -> list[Line]:
     """The lines of `inspect_text` with their tones."""
-    page, judged = Page(width, ellipsis), safety(catalog)
+    page, judged, claimed = Page(width, ellipsis), safety(catalog), claims(catalog)
     catalog = with_own_joined(catalog)
     members = membership(catalog)
     blocks = [
         [*_wrapped(headline(catalog), page, "headline"), *_second(catalog, judged, page)],
         attention_lines(catalog, judged, page),
-        role_lines(members, page),
-        sharing_lines(catalog, page),
+        role_lines(members, claimed, page),
+        _facts([*facts(catalog, members, claimed, judged), *sharing(catalog)], page),
         note_lines(catalog, judged, page),
         tensor_lines(catalog) if all_tensors else tree_lines(members, page),
         [] if all_tensors or not catalog.tensors else _wrapped(_HINT, page, "hint", first="  ", rest="   "),
@@ -51,7 +54,17 @@ def inspect_lines(catalog: Catalog, *, width: int = 80, all_tensors: bool = Fals
     return lines
 
 
-_HINT: Final = "(--all lists every tensor, --json for programs)"
+_HINT: Final = "(--all lists every tensor, --json for programs, --html FILE for a page)"
+
+
+def _facts(rows: Sequence[Fact], page: Page) -> list[Line]:
+    """A word and its sentence a row; a word that several rows share is said once."""
+    width, said, lines = max((len(word) for word, _ in rows), default=0) + 4, "", []
+    for word, text in rows:
+        start = f"  {'' if word == said else word}".ljust(width)
+        lines += _wrapped(plain_words(text), page, first=start, rest=" " * width)
+        said = word
+    return lines
 
 
 def _second(catalog: Catalog, judged: Safety, page: Page) -> list[Line]:

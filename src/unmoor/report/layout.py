@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["TONES", "Line", "Page", "cells", "join_lines", "plain"]
+__all__ = ["TONES", "Line", "Page", "cells", "join_lines", "plain", "plain_words"]
 
 TONES: Final = ("", "headline", "danger", "error", "warning", "hint")
 """What a line is, for whoever paints it. A tone repeats what the line's words say and never adds to them."""
@@ -38,6 +38,11 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def plain_words(text: str) -> str:
+    """`plain`, with the no-break spaces left that `Page.wrap` knows."""
+    return "\xa0".join(map(plain, text.split("\xa0")))
 
 
 def cells(text: str) -> int:

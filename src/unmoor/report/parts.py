@@ -12,31 +12,52 @@ from unmoor.values.catalog import Part, TensorEntry
 from unmoor.values.optimizers import keeps_state
 from unmoor.values.text import count, listing
 
+from .claims import Claim
 from .layout import plain
 from .own import OWN, own_text
 
-__all__ = ["part_text"]
+__all__ = ["class_text", "part_text", "rng_text"]
 
 _BUFFERS: Final = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 """Buffers of torch's own normalization layers: in a state dict they look like parameters."""
 
 
-def part_text(part: Part, entries: Sequence[TensorEntry]) -> str:
-    """What `part` is and holds, given its tensors. Escaped; a no-break space stands where a line must not break."""
-    told = _TEXTS.get(part.role, _state)(part, entries) if part.kind != "tensors" else _MAYBE
+def part_text(part: Part, entries: Sequence[TensorEntry], claim: Claim) -> str:
+    """What `part` is and holds, given its tensors and what the file claims of the object that it is the state of.
+
+    Escaped; a no-break space stands where a line must not break.
+    """
+    told = _TEXTS.get(part.role, _state)(part, entries, claim) if part.kind != "tensors" else _MAYBE
     pickled = f"pickled object of {plain(str(part.detail['class']))}" if "class" in part.detail else ""
-    return "; ".join(filter(None, [told, pickled]))
+    wrappers = f"saved out of {plain(listing(claim.wrappers, 3))}" if claim.wrappers else ""
+    return "; ".join(filter(None, [told, wrappers, pickled]))
+
+
+def class_text(part: Part, claim: Claim) -> str:
+    """The class of an optimizer or scheduler: as the file claims it, or what the state looks like."""
+    if claim.short:
+        return plain(claim.short)
+    guess = str(part.detail.get("family") or part.detail.get("guess") or "")
+    groups = part.detail.get("options")
+    if guess == "Adam" and isinstance(groups, list) and any(_is_decoupled(group) for group in groups):
+        guess = "AdamW"
+    return f"{plain(guess)}-like" if guess else "of a class that is not known here"
+
+
+def _is_decoupled(group: Any) -> bool:
+    return isinstance(group, Mapping) and group.get("decoupled_weight_decay") is True
 
 
 _MAYBE: Final = "a model's state, or values by name"
 
 
-def _weights(part: Part, entries: Sequence[TensorEntry]) -> str:
+def _weights(part: Part, entries: Sequence[TensorEntry], claim: Claim) -> str:
     buffers = [e for e in entries if not e.parameter and _is_buffer(e)]
     told = part.detail.get("parameters")
     numel = told if isinstance(told, int) else sum(map(_numel, entries)) - sum(map(_numel, buffers))
     beside = f" + {sum(map(_numel, buffers)):,} in buffers" if buffers else ""
-    return f"{count(numel, 'parameter')}{beside}"
+    name = f"{plain(claim.short)}, " if claim.short and not claim.wrappers else ""
+    return f"{name}{count(numel, 'parameter')}{beside}"
 
 
 def _is_buffer(entry: TensorEntry) -> bool:
@@ -50,10 +71,10 @@ def _numel(entry: TensorEntry) -> int:
     return numel
 
 
-def _optimizer(part: Part, entries: Sequence[TensorEntry]) -> str:
+def _optimizer(part: Part, entries: Sequence[TensorEntry], claim: Claim) -> str:
     detail = part.detail
-    family, params = plain(str(detail.get("family") or "")), detail.get("params")
-    name = f"{family}-like" if family else "of a class that is not known here"
+    params = detail.get("params")
+    name = class_text(part, claim)
     keys = [plain(str(key)) for key in detail.get("state_keys") or dict.fromkeys(_last(entry) for entry in entries)]
     total = f" of {count(params, 'parameter')}" if isinstance(params, int) else ""
     state = f": {listing(keys, 6)} for {detail.get('with_state', '?')}{total}" if keys else _stateless(part)
@@ -84,26 +105,31 @@ def _rates(detail: Mapping[str, Any]) -> list[str]:
     return [", ".join(words)] if words else []
 
 
-def _scheduler(part: Part, _: Sequence[TensorEntry]) -> str:
-    guess, epoch, total = (part.detail.get(key) for key in ("guess", "last_epoch", "total"))
-    words = [f"{plain(str(guess))}-like" if guess else "of a class that is not known here"]
+def _scheduler(part: Part, _: Sequence[TensorEntry], claim: Claim) -> str:
+    epoch, total = (part.detail.get(key) for key in ("last_epoch", "total"))
+    words = [class_text(part, claim)]
     if _is_number(epoch):
         words.append(f"last_epoch {epoch:,}" + (f" of {total:,}" if _is_number(total) else ""))
     return ", ".join(words)
 
 
-def _scaler(part: Part, _: Sequence[TensorEntry]) -> str:
+def _scaler(part: Part, _: Sequence[TensorEntry], __: Claim) -> str:
     scale = part.detail.get("scale")
     return f"loss scale {scale:,g}" if _is_number(scale) else ""
 
 
-def _rng(part: Part, _: Sequence[TensorEntry]) -> str:
+def _rng(part: Part, _: Sequence[TensorEntry], __: Claim) -> str:
+    return rng_text(part)
+
+
+def rng_text(part: Part) -> str:
+    """Whose random state a part is."""
     owner = _OWNERS.get(part.kind, f"torch's {plain(part.kind).upper()} generators")
     streams = part.detail.get("streams")
-    return f"{owner}, {streams} of them" if isinstance(streams, int) and streams > 1 else owner
+    return f"{owner} ({streams})" if isinstance(streams, int) and streams > 1 else owner
 
 
-def _state(part: Part, _: Sequence[TensorEntry]) -> str:
+def _state(part: Part, _: Sequence[TensorEntry], __: Claim) -> str:
     return "" if part.role == "extra" or part.kind in ("state_dict", "object", part.role) else plain(part.kind)
 
 
@@ -117,12 +143,12 @@ _OWNERS: Final = {
     "python": "Python's random",
 }
 
-_TEXTS: Final[dict[str, Callable[[Part, Sequence[TensorEntry]], str]]] = {
+_TEXTS: Final[dict[str, Callable[[Part, Sequence[TensorEntry], Claim], str]]] = {
     "model": _weights,
     "ema": _weights,
     "optimizer": _optimizer,
     "scheduler": _scheduler,
     "scaler": _scaler,
     "rng": _rng,
-    OWN: lambda part, _: plain(own_text(part)),
+    OWN: lambda part, *_: plain(own_text(part)),
 }

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from unmoor.values.catalog import Part
-from unmoor.values.text import count, format_bytes, listing
+from unmoor.values.text import count, format_bytes, key_text, listing
 
+from .claims import Claims
 from .content import role_rank
 from .devices import tags_text
 from .grouping import fold, pattern_text
 from .layout import Line, Page, plain
 from .members import Membership
-from .parts import part_text
+from .parts import part_text, rng_text
 
-__all__ = ["role_lines"]
+__all__ = ["RoleRow", "role_lines", "role_rows"]
 
 _STACKED: Final = 64
 """Below this width the table is told in sentences: six columns of words do not fit."""
@@ -31,7 +32,7 @@ _HEAD: Final = ("role", "at", "tensors", "bytes", "device", "what")
 
 
 @dataclass(frozen=True, slots=True)
-class _Cells:
+class RoleRow:
     """What a row says of one part, apart from its path."""
 
     role: str
@@ -41,16 +42,15 @@ class _Cells:
     what: str
 
 
-def role_lines(members: Membership, page: Page) -> list[Line]:
-    """One row for each part; parts that hold plain values only share the last row."""
-    told = [
-        (part.path, _Cells(_role(part), part.tensors, part.nbytes, _by_number(part), part_text(part, entries)))
-        for part, entries in members.parts
-    ]
-    values = [path for path, cells in told if cells.role == "extra" and not cells.tensors]
-    rows = [(path, cells) for path, cells in told if cells.role != "extra" or cells.tensors]
+def role_lines(members: Membership, claims: Claims, page: Page) -> list[Line]:
+    """One row for each part; the random streams of one place share a row, and plain values the last one."""
+    rows, values = role_rows(members, claims)
     if len(rows) > _ROWS:
         rows = [_folded(row.pattern, row.kinds[0], row.count, page) for row in fold(rows)]
+    else:
+        streams = fold(row for row in rows if row[1].role == "rng")
+        rows = [row for row in rows if row[1].role != "rng"]
+        rows += [_folded(row.pattern, row.kinds[0], row.count, page) for row in streams]
     rows.sort(key=lambda row: role_rank(row[1].role))
     shown = rows if len(rows) <= _ROWS + 1 else rows[:_ROWS]
     lines = _table(shown, page) if page.width >= _STACKED else _sentences(shown, page)
@@ -59,25 +59,65 @@ def role_lines(members: Membership, page: Page) -> list[Line]:
     return [Line(line) for line in [*lines, *_values(values, shown, page)]]
 
 
+def role_rows(members: Membership, claims: Claims) -> tuple[list[tuple[str, RoleRow]], list[str]]:
+    """The path and the row of each part that has tensors or plays a role, and the paths of plain values."""
+    streams: dict[tuple[Any, ...], list[Part]] = {}
+    for part, _ in members.parts:
+        if part.role == "rng":
+            streams.setdefault(_place_of(part.keys), []).append(part)
+    rows, values = [], []
+    for part, entries in members.parts:
+        together = streams.get(_place_of(part.keys), ())
+        if part.role == "extra" and not part.tensors:
+            values += [] if together and part.keys[-3:-2] == (_OWN,) else [part.path]
+        elif part.role != "rng" or len(together) < 2:
+            text = part_text(part, entries, claims.of(part.keys))
+            rows.append((part.path, RoleRow(_role(part), part.tensors, part.nbytes, _by_number([part]), text)))
+        elif part is together[0]:
+            rows.append((key_text(_place_of(part.keys)), _streams(together)))
+    return rows, values
+
+
+_OWN: Final = "generators"
+"""Under which key the streams of the caller's own generators stand, each by its name, in what unmoor saves."""
+
+
+def _place_of(keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Where a random stream belongs: the mapping that holds it and others."""
+    return keys[:-3] if keys[-3:-2] == (_OWN,) else keys[:-1]
+
+
+def _streams(parts: Sequence[Part]) -> RoleRow:
+    own = [plain(str(part.keys[-2])) for part in parts if part.keys[-3:-2] == (_OWN,)]
+    stock = [rng_text(part) for part in parts if part.keys[-3:-2] != (_OWN,)]
+    owners = listing(stock, 6) + (f"{'; ' if stock else ''}generators of your own: {listing(own, 6)}" if own else "")
+    tensors, nbytes = sum(part.tensors for part in parts), sum(part.nbytes for part in parts)
+    return RoleRow("rng", tensors, nbytes, _by_number(parts), owners)
+
+
 def _role(part: Part) -> str:
     return part.kind if part.kind == "tensors" else part.role
 
 
-def _by_number(part: Part) -> tuple[str, ...]:
-    """The devices of a part, the one with most tensors first."""
-    return tuple(sorted(part.devices, key=lambda tag: -part.devices[tag]))
+def _by_number(parts: Iterable[Part]) -> tuple[str, ...]:
+    """The devices of parts, the one with most tensors first."""
+    sums: dict[str, int] = {}
+    for part in parts:
+        for tag, number in part.devices.items():
+            sums[tag] = sums.get(tag, 0) + number
+    return tuple(sorted(sums, key=lambda tag: -sums[tag]))
 
 
-def _folded(pattern: Sequence[Sequence[str]], one: _Cells, number: int, page: Page) -> tuple[str, _Cells]:
+def _folded(pattern: Sequence[Sequence[str]], one: RoleRow, number: int, page: Page) -> tuple[str, RoleRow]:
     """Parts that are alike as one row."""
     if number == 1:
         return pattern_text(pattern), one
     what = f"{number:,} alike" + (f", each {one.what}" if one.what else "")
     path = pattern_text(pattern, longest=4, ellipsis=page.ellipsis)
-    return path, _Cells(one.role, one.tensors * number, one.nbytes * number, one.devices, what)
+    return path, RoleRow(one.role, one.tensors * number, one.nbytes * number, one.devices, what)
 
 
-def _table(rows: Sequence[tuple[str, _Cells]], page: Page) -> list[str]:
+def _table(rows: Sequence[tuple[str, RoleRow]], page: Page) -> list[str]:
     """The table, without the column of devices where all parts have the same: the lines above have told it."""
     if not rows:
         return []
@@ -86,7 +126,7 @@ def _table(rows: Sequence[tuple[str, _Cells]], page: Page) -> list[str]:
     return page.table([[row[i] for i in keep] for row in [_HEAD, *told]], right=frozenset({2, 3}), shrink=1)
 
 
-def _sentences(rows: Sequence[tuple[str, _Cells]], page: Page) -> list[str]:
+def _sentences(rows: Sequence[tuple[str, RoleRow]], page: Page) -> list[str]:
     lines = []
     for path, c in rows:
         role = f"  {plain(c.role)}  "
@@ -100,11 +140,11 @@ def _place(path: str) -> str:
     return plain(path) or "the whole file"
 
 
-def _size(c: _Cells) -> str:
+def _size(c: RoleRow) -> str:
     return format_bytes(c.nbytes) if c.tensors else ""
 
 
-def _values(paths: Sequence[str], rows: Sequence[tuple[str, _Cells]], page: Page) -> list[str]:
+def _values(paths: Sequence[str], rows: Sequence[tuple[str, RoleRow]], page: Page) -> list[str]:
     """The plain values of the file on one line, under the table's second column."""
     if not paths:
         return []

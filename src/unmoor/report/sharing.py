@@ -8,9 +8,9 @@ from typing import Final
 from unmoor.values.catalog import Catalog, TensorEntry
 from unmoor.values.text import count, format_bytes
 
-from .layout import Line, Page, plain
+from .layout import plain
 
-__all__ = ["sharing_lines"]
+__all__ = ["sharing"]
 
 _SHOWN: Final = 6
 """The most ties to spell out."""
@@ -19,8 +19,8 @@ _NAMES: Final = 2
 """The most names of one tie to spell out."""
 
 
-def sharing_lines(catalog: Catalog, page: Page) -> list[Line]:
-    """One line for each set of tied tensors, then one for each storage that several different tensors look into."""
+def sharing(catalog: Catalog) -> list[tuple[str, str]]:
+    """A word and a sentence for each set of tied tensors, and for each storage that different tensors look into."""
     tied, views = [], []
     for group in _shared(catalog):
         windows: dict[Hashable, list[TensorEntry]] = {}
@@ -31,10 +31,8 @@ def sharing_lines(catalog: Catalog, page: Page) -> list[Line]:
             views.append([same[0] for same in windows.values()])
     sentences = [("tied", text) for text in _ties(tied)] + [("views", _views(view)) for view in views]
     shown = sentences if len(sentences) <= _SHOWN + 1 else sentences[:_SHOWN]
-    lines = [line for word, text in shown for line in page.wrap(text, first=f"  {word:<5}  ", rest=" " * 9)]
-    if len(shown) < len(sentences):
-        lines.append(f"         and {len(sentences) - len(shown):,} more")
-    return [Line(line) for line in lines]
+    more = len(sentences) - len(shown)
+    return [*shown, *([(shown[-1][0], f"and {more:,} more")] if more else [])]
 
 
 def _shared(catalog: Catalog) -> list[list[TensorEntry]]:

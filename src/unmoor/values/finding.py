@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-__all__ = ["SEVERITIES", "Finding"]
+__all__ = ["PAGE", "SEVERITIES", "Finding"]
+
+PAGE: Final = "docs/findings.md"
+"""The page of the manual that has a heading for every code."""
 
 SEVERITIES: Final = ("info", "warning", "error", "danger")
 
@@ -27,6 +30,11 @@ class Finding:
     def __str__(self) -> str:
         place = f"{self.place}: " if self.place else ""
         return f"{self.severity}: {place}{self.message}" + (f"; {self.remedy}" if self.remedy else "")
+
+    @property
+    def page(self) -> str:
+        """Where the manual explains this code."""
+        return f"{PAGE}#{self.code}"
 
     def to_json(self) -> dict[str, Any]:
         """The finding as plain JSON values."""

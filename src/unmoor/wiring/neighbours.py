@@ -7,11 +7,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from unmoor.describe import describe_file
+from unmoor.describe import describe_path
 from unmoor.errors import KindError, UnmoorError
 from unmoor.values.catalog import Catalog
 
-__all__ = ["with_neighbours"]
+__all__ = ["newest_beside", "with_neighbours"]
 
 _MOST: Final = 6
 """How many files of a folder are looked into."""
@@ -41,6 +41,27 @@ def with_neighbours(error: KindError, path: str) -> KindError:
     return made
 
 
+def newest_beside(path: str) -> list[tuple[str, int]]:
+    """The checkpoints beside a damaged one that are whole in structure, newest first, each with its size in bytes.
+
+    By the time of their last change. Their data is not read. Paths are relative where `path` is.
+    """
+    here = Path(path)
+    try:
+        others = [other for other in here.parent.iterdir() if other.name != here.name and _is_alike(other, here)]
+        newest = sorted(others, key=lambda other: -other.stat().st_mtime_ns)
+    except OSError:
+        return []
+    found = ((other, _catalog(other)) for other in newest[:_MOST])
+    return [(str(other), catalog.size) for other, catalog in found if catalog is not None and _roles_of(catalog)]
+
+
+def _is_alike(other: Path, here: Path) -> bool:
+    if other.name.startswith("."):
+        return False
+    return other.suffix == here.suffix and other.is_dir() == here.is_dir()
+
+
 def _neighbours(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Name and roles of the checkpoints beside `path`, those of the same step first."""
     others = [other for other in path.parent.iterdir() if other.suffix == path.suffix and other.name != path.name]
@@ -56,8 +77,16 @@ def _common_end(one: str, other: str) -> int:
 
 
 def _roles(path: Path) -> tuple[str, ...]:
+    catalog = _catalog(path)
+    return () if catalog is None else _roles_of(catalog)
+
+
+def _catalog(path: Path) -> Catalog | None:
     try:
-        catalog: Catalog = describe_file(path)
+        return describe_path(path)
     except (UnmoorError, OSError):
-        return ()
+        return None
+
+
+def _roles_of(catalog: Catalog) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.role for part in catalog.parts if part.role not in ("extra", "rng")))

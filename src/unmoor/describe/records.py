@@ -1,0 +1,205 @@
+"""Everything in a checkpoint that has a checksum of its own: tensor data, and the records that are none.
+
+A zip sums up each of its records, the pickle, the manifest and the byte order among them; an item of a sharded folder is
+such a zip. Other formats have no checksums. What is damaged is told and the rest listed all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from unmoor.errors import CorruptFile, FileError
+from unmoor.filing import Reader, open_reader
+from unmoor.values.catalog import Catalog
+from unmoor.values.nodes import Storage, TensorNode, deflated
+from unmoor.values.verification import Record
+
+from .dcp import METADATA, read_metadata
+from .dcp_metadata import Place, read_folder
+from .detect import detect
+from .file import describe_file
+from .items import Slice
+from .torch_zip import read_saved
+from .walk import walk
+from .zips import read_archive
+
+__all__ = ["Held", "base_of", "files_below", "files_of", "held_records", "names_by_span", "names_without"]
+
+_SHARD: Final = ".distcp"
+_JSON: Final = ".json"
+_DEEPEST: Final = 3
+_MOST: Final = 100_000
+_VISITS: Final = 20_000_000
+
+Where = tuple[str, int]
+"""File and first byte of a storage."""
+
+
+@dataclass(slots=True)
+class Held:
+    """The records of some files, the format of each file, and what is wrong with their lists of records."""
+
+    records: list[Record] = field(default_factory=list)
+    formats: dict[str, str] = field(default_factory=dict)
+    errors: list[CorruptFile] = field(default_factory=list)
+
+
+def base_of(path: str) -> str:
+    """The folder that the names of files count from."""
+    return path if os.path.isdir(path) else os.path.dirname(path)
+
+
+def files_of(catalog: Catalog) -> list[str]:
+    """The files of a described checkpoint, by their names from its folder; "" is the file itself."""
+    listed = catalog.facts.get("files")
+    if not isinstance(listed, Sequence):
+        return [""]
+    spans = (part.span for storage in catalog.storages for part in storage.sources())
+    inside = (deflated(span.file) or (span.file,) for span in spans if span is not None)
+    found = dict.fromkeys((*listed, *(name for name, *_ in inside)))
+    base = base_of(catalog.path)
+    sharded = {os.path.dirname(name) for name in found if name.endswith(_SHARD)}
+    metadata = (_within(folder, METADATA) for folder in sharded)
+    return [name for name in (*found, *metadata) if os.path.isfile(os.path.join(base, name))]
+
+
+def files_below(path: str) -> list[str]:
+    """All files of a folder that could not be described, three levels down; "" for a file."""
+    if not os.path.isdir(path):
+        return [""]
+    found: list[str] = []
+    for folder, folders, names in os.walk(path):
+        inside = os.path.relpath(folder, path)
+        deep = 0 if inside == os.curdir else inside.count(os.sep) + 1
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and deep < _DEEPEST)
+        found += [os.path.normpath(os.path.join(inside, name)) for name in sorted(names)]
+        if len(found) > _MOST:
+            break
+    return found
+
+
+def held_records(path: str, files: Iterable[str]) -> Held:
+    """Every record of `files` of the checkpoint `path`, and of each file what it is.
+
+    What is no checkpoint at all is left out: a folder holds notes and configurations too.
+    """
+    held = Held()
+    shards: dict[str, list[str]] = {}
+    for file in files:
+        place = os.path.join(base_of(path), file) if file else path
+        folder = os.path.dirname(file)
+        if os.path.basename(place) == METADATA:
+            held.formats[file] = "metadata"
+            shards.setdefault(folder, [])
+        elif file.endswith(_SHARD):
+            held.formats[file] = "dcp"
+            shards.setdefault(folder, []).append(file)
+        elif place.endswith(_JSON):
+            held.formats[file] = "json"
+        else:
+            _file(place, file, held)
+    for folder in shards:
+        _items(os.path.join(base_of(path), folder), folder, held)
+    return held
+
+
+def _file(place: str, file: str, held: Held) -> None:
+    try:
+        with open_reader(place) as reader:
+            kind = detect(reader)
+            held.formats[file] = kind
+            if kind == "zip":
+                held.records += _archive(reader, file, 0, "")
+    except CorruptFile as error:
+        held.errors.append(error)
+    except FileError:
+        return
+
+
+def _archive(reader: Reader, file: str, base: int, key: str) -> Iterator[Record]:
+    for record in read_archive(reader).records.values():
+        yield Record(f"{key}: {record.name}" if key else record.name, record.span(file, base), record.crc32)
+
+
+def _items(place: str, folder: str, held: Held) -> None:
+    """The records of all items of a folder of torch.distributed.checkpoint."""
+    try:
+        stored = read_folder(read_metadata(place)[0].value, os.path.join(place, METADATA)).entries
+    except CorruptFile as error:
+        held.errors.append(error)
+        return
+    except FileError:
+        return
+    wanted: dict[str, dict[Place, str]] = {}
+    for key, entry in stored.items():
+        for where in entry.places:
+            wanted.setdefault(where.file, {}).setdefault(where, key)
+    for name, items in wanted.items():
+        if os.path.isfile(os.path.join(place, name)):
+            with open_reader(os.path.join(place, name)) as reader:
+                for where, key in sorted(items.items()):
+                    _item(reader, _within(folder, name), where, key, held)
+
+
+def _within(folder: str, name: str) -> str:
+    """The name of a file as spans bear it."""
+    return f"{folder}/{name}" if folder else name
+
+
+def _item(reader: Reader, file: str, where: Place, key: str, held: Held) -> None:
+    title = f"{reader.path}: the item of {key[:200]} at byte {where.at:,}"
+    if where.at + where.nbytes > reader.size:
+        held.errors.append(CorruptFile(f"{title} is cut short: the file ends at byte {reader.size:,}", path=file))
+        return
+    try:
+        held.records += _archive(Slice(reader, where.at, where.nbytes, title), file, where.at, key[:200])
+    except CorruptFile as error:
+        held.errors.append(error)
+    except FileError:
+        return
+
+
+def names_by_span(catalog: Catalog) -> dict[Where, list[str]]:
+    """Where a storage begins -> the paths of the tensors on it."""
+    found: dict[Where, list[str]] = {}
+    for entry in catalog.tensors:
+        storage = entry.node.storage if entry.node is not None else None
+        for source in storage.sources() if storage is not None else ():
+            if source.span is not None:
+                found.setdefault((source.span.file, source.span.offset), []).append(entry.path)
+    return found
+
+
+def names_without(path: str, formats: Mapping[str, str]) -> dict[Where, list[str]]:
+    """The same for a checkpoint that cannot be described as a whole: what its files tell, each for itself."""
+    found: dict[Where, list[str]] = {}
+    for file, kind in formats.items():
+        place = os.path.join(base_of(path), file) if file else path
+        if kind == "zip":
+            found |= _names_in(place, file)
+    return found
+
+
+def _names_in(place: str, file: str) -> dict[Where, list[str]]:
+    try:
+        return names_by_span(describe_file(place, file=file))
+    except FileError:
+        return dict(_pickled_names(place, file))
+
+
+def _pickled_names(place: str, file: str) -> dict[Where, list[str]]:
+    """What the pickle alone tells, where other records keep a file from being described."""
+    found: dict[Where, list[str]] = {}
+    try:
+        with open_reader(place) as reader:
+            tree = read_saved(reader, file, 0).reading.value
+        for seen in walk(tree, budget=_VISITS, wanted=(), path=place).tensors:
+            storage: Storage | None = seen.node.storage if isinstance(seen.node, TensorNode) else None
+            if storage is not None and storage.span is not None:
+                found.setdefault((storage.span.file, storage.span.offset), []).append(seen.path)
+    except FileError:
+        return found
+    return found

@@ -1,0 +1,128 @@
+"""State of a run that no keyword of save reaches: what explains why a resumed run differs.
+
+Looked for where programs keep it: in the variables of `train_step`, in plain attributes of the run's own objects, and
+as generators that anything of it holds. Bounded: a few levels deep, short containers only; data is not looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from unmoor.values.recording import CLUES, Mark
+
+from . import rng
+from .loader_parts import held
+from .loaders import ResumableLoader
+from .survey import members
+from .wrappers import walk
+
+__all__ = ["clues"]
+
+_DEPTH: Final = 3
+_MEMBERS: Final = 32
+_MOST: Final = 400
+_NUMBERS: Final = (bool, int, float, str, type(None))
+
+Marks = Callable[..., Mark | None]
+
+
+def clues(objects: Mapping[str, Any], train_step: Any, mark: Marks) -> dict[str, dict[str, Mark]]:
+    """Generators, plain values and modes of modules, each by the place where it is kept."""
+    found: dict[str, dict[str, Mark]] = {f"{CLUES}generator": {}, f"{CLUES}value": {}, f"{CLUES}mode": {}}
+    named = objects.get("rng")
+    known = {id(generator) for generator in (named.values() if isinstance(named, Mapping) else ())}
+    for place, value in _places(objects, train_step):
+        if rng.is_generator(value):
+            if id(value) not in known:
+                known.add(id(value))
+                made = mark(rng.generator_state(value)["state"], digest_only=True)
+                found[f"{CLUES}generator"].setdefault(place, made or Mark("", ""))
+        elif isinstance(value, _NUMBERS) or (isinstance(value, torch.Tensor) and value.numel() <= _MOST):
+            made = mark(value)
+            if made is not None:
+                found[f"{CLUES}value"].setdefault(place, made)
+    for role, value in objects.items():
+        for label, _, item in members(role, value) if role != "rng" else ():
+            if isinstance(item, nn.Module):
+                eval_mode = [p.prefix.rstrip(".") or label for p in walk(item) if not p.module.training]
+                found[f"{CLUES}mode"][label] = Mark(repr(eval_mode), f"eval: {len(eval_mode)} modules")
+    return {component: rows for component, rows in found.items() if rows}
+
+
+def _places(objects: Mapping[str, Any], train_step: Any) -> Iterator[tuple[str, Any]]:
+    seen: set[int] = set()
+    for role, value in objects.items():
+        if role == "rng":
+            continue
+        for label, _, item in members(role, value):
+            if isinstance(item, nn.Module):
+                for place in walk(item):
+                    yield from _attributes(f"{label}.{place.prefix}", place.module)
+            elif isinstance(item, DataLoader | ResumableLoader):
+                loader = item.loader if isinstance(item, ResumableLoader) else item
+                yield from ((f"{label}.{place}", g) for place, g in held(loader, rng.is_generator).items())
+            elif role == "loader":
+                yield from _inside(label, item, _DEPTH, seen)
+    yield from _of_function("train_step", train_step, objects, seen)
+
+
+def _attributes(prefix: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Plain attributes and generators of a module itself; what torch keeps there for itself is left out."""
+    for name, value in vars(module).items():
+        if not name.startswith("_") and name != "training" and (isinstance(value, _NUMBERS) or rng.is_generator(value)):
+            yield prefix + name, value
+
+
+def _of_function(name: str, function: Any, objects: Mapping[str, Any], seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The variables that a function closes over, those of its module that it uses, and the object that it belongs to."""
+    known = {id(item) for role, value in objects.items() for _, _, item in members(role, value)}
+    if isinstance(function, functools.partial):
+        for key, value in {**dict(enumerate(function.args)), **function.keywords}.items():
+            yield from _inside(f"{name}({key})", value, _DEPTH, seen | known)
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, nn.Module):
+        yield from _inside(f"{name}.__self__", owner, _DEPTH, seen | known)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        if callable(function) and hasattr(function, "__dict__"):
+            yield from _inside(name, function, _DEPTH, seen | known)
+        return
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    for variable, cell in cells:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        yield from _inside(f"{name}'s {variable}", value, _DEPTH, seen | known)
+    for variable in code.co_names:
+        value = function.__globals__.get(variable)
+        if isinstance(value, int | float) or rng.is_generator(value):
+            yield f"{name}'s {variable}", value
+
+
+def _inside(place: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """A value, and what it holds by attribute or key; modules, optimizers, loaders and data are seen elsewhere."""
+    if isinstance(value, _NUMBERS) or isinstance(value, torch.Tensor) or rng.is_generator(value):
+        yield place, value
+        return
+    others = nn.Module | torch.optim.Optimizer | torch.utils.data.Dataset | type
+    if depth == 0 or id(value) in seen or isinstance(value, others):
+        return
+    seen.add(id(value))
+    if isinstance(value, DataLoader | ResumableLoader):
+        loader = value.loader if isinstance(value, ResumableLoader) else value
+        yield from ((f"{place}.{name}", g) for name, g in held(loader, rng.is_generator).items())
+    elif isinstance(value, Mapping | list | tuple | set):
+        pairs = list(value.items() if isinstance(value, Mapping) else enumerate(value))
+        for key, item in pairs if len(pairs) <= _MEMBERS else ():
+            yield from _inside(f"{place}[{key!r}]", item, depth - 1, seen)
+    elif hasattr(value, "__dict__") and not callable(getattr(value, "state_dict", None)):
+        for key, item in list(vars(value).items())[:_MEMBERS]:
+            yield from _inside(f"{place}.{key}", item, depth - 1, seen)
