@@ -1,6 +1,7 @@
 # Commands for a fresh machine; each does its own set-up in .venv and needs only Python and a network.
 #   make demo    a published run, saved on cuda:7, resumed on what this machine has
 #   make test    style, types and every test
+#   make docs    builds the documentation and shows it at http://127.0.0.1:8000; it needs no network
 #   make matrix  every cell of the matrix of optimizers, and its table
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ WORKERS ?= 2
 READY  := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check bench matrix pictures chromium clean
+.PHONY: demo test check docs bench matrix pictures chromium clean
 
 demo: $(READY)
 	@$(BIN)/unmoor demo
@@ -23,6 +24,10 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Strictly: a link to nowhere ends the build, as it fails tests/docs.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict
 
 # Every optimizer, the whole product; `make test` takes the part of it that tests/matrix/cover.py describes.
 matrix: $(READY)
@@ -52,4 +57,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 clean:
-	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache build dist site

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import Browser, Page, Route
 
 __all__ = ["Opened", "chromium", "opened"]
 
@@ -37,8 +37,10 @@ Scheme = Literal["dark", "light"]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A page that is open. `errors` are the errors of its console and its scripts, `requests` what it asked for beside
-    the file itself; both grow while it is used.
+    """A page that is open.
+
+    `errors` are the errors of its console and its scripts, `requests` what it asked for beside the file itself; both
+    grow while it is used.
     """
 
     page: Page
@@ -66,12 +68,11 @@ def opened(
     program = chromium()
     if program is None:
         pytest.skip(f"no Chromium: none of {', '.join(NAMES)} is on the path")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with _running(program) as browser:
+        window = {"width": width, "height": height}
+        made = browser.new_context(viewport=window, color_scheme=scheme, device_scale_factor=scale, **context)
         try:
-            window = {"width": width, "height": height}
-            made = browser.new_context(viewport=window, color_scheme=scheme, device_scale_factor=scale, **context)
             page = made.new_page()
             it = Opened(page)
             page.on("console", lambda said: it.errors.append(said.text) if said.type in ("error", "warning") else None)
@@ -81,6 +82,28 @@ def opened(
             page.goto(address)
             yield it
         finally:
+            made.close()
+
+
+_browsers: list[Browser] = []
+"""The browser that runs, if one does. playwright takes one driver a process, and an event loop while it is there."""
+
+
+@contextmanager
+def _running(program: str) -> Iterator[Browser]:
+    """The browser of this process: started by the outermost page that is opened, gone with it."""
+    if _browsers:
+        yield _browsers[0]
+        return
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+        _browsers.append(browser)
+        try:
+            yield browser
+        finally:
+            _browsers.clear()
             browser.close()
 
 

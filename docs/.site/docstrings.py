@@ -28,10 +28,10 @@ class Markdown(griffe.Extension):
 
 
 def markdown(text: str) -> str:
-    """A docstring as Markdown.
+    r"""A docstring as Markdown.
 
-    >>> markdown("What.\\n\\npath: a file\\n    or folder. size: bytes.\\n\\n>>> f()  # doctest: +SKIP\\n1")
-    'What.\\n\\n* **path**: a file or folder.\\n* **size**: bytes.\\n\\n```pycon\\n>>> f()\\n1\\n```'
+    >>> markdown("What.\n\npath: a file\n    or folder. size: bytes.\n\n>>> f()  # doctest: +SKIP\n1")
+    'What.\n\n* **path**: a file or folder.\n* **size**: bytes.\n\n```pycon\n>>> f()\n1\n```'
     """
     return "\n\n".join(_paragraph(lines) for lines in _paragraphs(text))
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import describe, device_fallback, plan, restore, save, snapshot
     from .api_files import convert, load, repartition
-    from .api_looks import diff, verify
+    from .api_looks import diff, page, verify
+    from .api_runs import diagnose, explain, prove, to_device
     from .carried import gradients, resumable
     from .distributed.reader import CheckpointReader
     from .errors import (
@@ -39,15 +40,23 @@ if TYPE_CHECKING:
         UsageError,
     )
     from .values.catalog import Catalog, Part, TensorEntry
+    from .values.conversion import Conversion
+    from .values.diagnosis import Diagnosis
+    from .values.difference import Difference
+    from .values.explanation import Explanation
     from .values.finding import Finding
     from .values.nodes import Opaque
     from .values.plan import Plan
+    from .values.proof import Proof
     from .values.report import Receipt, Report
+    from .values.verification import Verification
     from .version import __version__
 
 _HOMES = {
     "api": ("describe", "device_fallback", "plan", "restore", "save", "snapshot"),
     "api_files": ("convert", "load", "repartition"),
+    "api_looks": ("diff", "page", "verify"),
+    "api_runs": ("diagnose", "explain", "prove", "to_device"),
     "errors": (
         "AmbiguousError",
         "ArgumentConflict",
@@ -73,10 +82,16 @@ _HOMES = {
     "distributed.reader": ("CheckpointReader",),
     "carried": ("gradients", "resumable"),
     "values.catalog": ("Catalog", "Part", "TensorEntry"),
+    "values.conversion": ("Conversion",),
+    "values.diagnosis": ("Diagnosis",),
+    "values.difference": ("Difference",),
+    "values.explanation": ("Explanation",),
     "values.finding": ("Finding",),
     "values.nodes": ("Opaque",),
     "values.plan": ("Plan",),
+    "values.proof": ("Proof",),
     "values.report": ("Receipt", "Report"),
+    "values.verification": ("Verification",),
     "version": ("__version__",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -86,9 +101,13 @@ __all__ = [
     "ArgumentConflict",
     "Catalog",
     "CheckpointReader",
+    "Conversion",
     "CorruptFile",
     "DeviceError",
     "DeviceMismatch",
+    "Diagnosis",
+    "Difference",
+    "Explanation",
     "FileError",
     "Finding",
     "FitError",
@@ -100,6 +119,7 @@ __all__ = [
     "Opaque",
     "Part",
     "Plan",
+    "Proof",
     "RankError",
     "RanksDiffer",
     "Receipt",
@@ -111,18 +131,26 @@ __all__ = [
     "UnmoorError",
     "UnsupportedFile",
     "UsageError",
+    "Verification",
     "__version__",
     "convert",
     "describe",
     "device_fallback",
+    "diagnose",
+    "diff",
+    "explain",
     "gradients",
     "load",
+    "page",
     "plan",
+    "prove",
     "repartition",
     "restore",
     "resumable",
     "save",
     "snapshot",
+    "to_device",
+    "verify",
 ]
 
 

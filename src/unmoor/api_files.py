@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from .errors import ArgumentConflict
 
 if TYPE_CHECKING:
+    from .values.conversion import Conversion
     from .values.report import Receipt
 
 __all__ = ["BUFFER_BYTES", "THREADS", "PathLike", "Verify", "convert", "load", "repartition"]
@@ -80,50 +81,82 @@ def convert(
     target: PathLike,
     *,
     format: str | None = None,  # noqa: A002 - the word of Catalog.format
+    layout: Literal["same", "plain"] = "same",
     only: str | Sequence[str] | None = None,
+    drop: str | Sequence[str] | None = None,
+    strip: str | Sequence[str] | None = None,
+    rename: Mapping[str, str] | Callable[[str], str] | None = None,
+    add: str | None = None,
+    dtype: str | Mapping[str, str] | None = None,
+    storage: Literal["shared", "compact"] = "shared",
+    opaque: Literal["refuse", "drop"] = "refuse",
+    max_shard_size: int | str | None = None,
     verify: Verify = "stream",
     buffer_bytes: int = BUFFER_BYTES,
     progress: Callable[[int], None] | None = None,
-) -> Receipt:
-    """Write a checkpoint in another format, streaming: no tensor is ever whole in memory.
+    total: Callable[[int], None] | None = None,
+) -> Conversion:
+    """Write a checkpoint in another format, layout, dtype or under other names, streaming: no tensor is ever in memory.
 
-    The target appears at once when it is complete and on the disk, or not at all. Nothing in the source is run. No
-    other rank is met: call it in one process.
+    The target appears at once when it is complete and on the disk, or not at all; an older one is replaced then, and
+    untouched by a failure. Nothing in the source is run. No other rank is met: call it in one process.
 
     source: anything that `describe` reads: a file of torch or safetensors, a folder of torch.distributed.checkpoint, an
-        index of several files, a folder of several.
+        index of several files, a folder of several, what any known program wrote.
     target: where it goes. A name that ends in .safetensors is such a file; .pt, .pth, .ckpt, .bin, .tar or .pkl a
         file that torch.load opens with its safe default; any other name a folder of torch.distributed.checkpoint.
-    format: "torch", "safetensors" or "dcp", where the name of the target does not say it.
+    format: "torch", "legacy" (the stream of before torch 1.6), "safetensors" or "dcp", where the name does not say it.
+    layout: "same", or "plain": one dict with the state of each role under its word, as `save` lays out a run, whoever
+        wrote the source; all other values keep their keys. Plain torch.load and load_state_dict take it.
     only: what to take, by role word (model, optimizer, ...) or key path with dots ("ema.model"). A single word that
         chooses one part makes it the root of the target, as rank 0 had it; a list keeps the places in the tree, and
         what each rank has there of its own.
-    verify: "stream" or "first": every checksum of the source is held against what was read; "none" checks nothing.
+    drop: what to leave out, in the same words.
+    strip: a prefix of names to take out, or several; every name of a state dict must begin with it. "auto" takes out
+        the segments of wrappers that the names prove to be such (docs/commands.md says how), and no others.
+    rename: old prefix -> new prefix, or patterns with `*` on both sides, or a function of a name; after `strip`.
+    add: a prefix to put before every name; after `rename`. All three hold for models, averages, and the names that
+        optimizers hold, alike.
+    dtype: what floating tensors of models and their averages become, or a dict of dtypes by role or key path. Numbers
+        are rounded as Tensor.to does it. Counters of optimizers keep theirs.
+    storage: "shared" keeps what shares memory together; "compact" writes views that keep a large storage on one of
+        their own size. Tensors that have elements in common stay together.
+    opaque: objects that plain values can stand for become those (a Namespace a dict, a numpy array a tensor, a path a
+        str, ...); of what is left, "refuse" lists all in an error, "drop" leaves it out and says so.
+    max_shard_size: bytes, or text such as "5GB": the target is then a folder of safetensors files of at most that size
+        and model.safetensors.index.json, as the hub of Hugging Face has it.
+    verify: "stream" checks the source's checksums as data is written where that is possible, else before; "first" all
+        of them before anything is written; "none" none.
     buffer_bytes: memory to use, in bytes; a folder takes as much again as one box of a tensor, at most 32 MiB.
-    progress: called with the number of bytes written since its last call.
+    progress: called with the number of bytes written since its last call. total: called once with how many there are.
 
     A folder keeps each tensor for any number of ranks; device tags and strides are not kept there, and views of one
-    storage that are not the same tensor come back apart. safetensors keeps the tensors of one flat mapping.
+    storage that are not the same tensor come back apart. safetensors keeps the tensors of one flat mapping. What
+    differs from the source is in the `Conversion` that it returns.
 
-    Raises FileError for a source at fault, UnsupportedFile listing what would need code to exist, UsageError listing
-    what the target's format cannot hold, SaveError if the disk fails.
+    Raises FileError for a source at fault, UnsupportedFile listing what would need code to exist, MismatchError listing
+    names that cannot be changed as asked, UsageError listing what the target's format cannot hold, SaveError if the
+    disk fails.
 
     >>> unmoor.convert("theirs.pt", "run/step_1000")  # doctest: +SKIP
-    >>> unmoor.convert("run/step_1000", "model.safetensors", only="model")  # doctest: +SKIP
+    >>> unmoor.convert("run/step_1000", "model.safetensors", only="model", strip="auto", dtype="bfloat16")
+    ... # doctest: +SKIP
+    >>> unmoor.convert("last.ckpt", "plain.pt", layout="plain", opaque="drop")  # doctest: +SKIP
     """
     from .wiring.checking import check_buffer
-    from .wiring.converting import convert_path
+    from .wiring.converting import Wish, convert_path
 
     check_buffer(buffer_bytes)
+    wish = Wish(format, layout, only, drop, strip, rename, add, dtype, storage, opaque, max_shard_size)
     return convert_path(
         source,
         target,
-        form=format,
-        only=only,
+        wish,
         verify=verify,
         buffer_bytes=buffer_bytes,
         threads=THREADS,
         progress=progress,
+        total=total,
     )
 
 

@@ -9,9 +9,10 @@ from .api_files import BUFFER_BYTES, THREADS, PathLike
 
 if TYPE_CHECKING:
     from .values.difference import Difference
+    from .values.catalog import Catalog
     from .values.verification import Verification
 
-__all__ = ["diff", "verify"]
+__all__ = ["diff", "page", "verify"]
 
 
 def verify(path: PathLike, *, progress: Callable[[int], None] | None = None) -> Verification:
@@ -36,3 +37,73 @@ def verify(path: PathLike, *, progress: Callable[[int], None] | None = None) -> 
     from .wiring.verifying import verify_path
 
     return verify_path(path, buffer_bytes=BUFFER_BYTES, threads=THREADS, progress=progress)
+
+
+def page(source: PathLike | Catalog, target: PathLike | None = None) -> str:
+    """Show a checkpoint as one page of HTML: a treemap by bytes, a table of tensors to search, the findings.
+
+    The page needs nothing else: no network, no file beside it, and its own policy lets it load none. Names out of the
+    file are shown, never obeyed. It takes plotly: pip install "unmoor[pictures]".
+
+    source: anything that `describe` reads, or the catalog that it gave.
+    target: where to write the page, replacing an older page there at once or not at all; None writes nothing.
+
+    Returns the text of the page, which a notebook shows with IPython's HTML.
+
+    Raises UsageError where something that is no page stands at `target`, so that no checkpoint is ever overwritten;
+    MachineError where plotly is missing; SaveError if the disk fails; FileError as `describe` does.
+
+    >>> unmoor.page("run/step_1000.pt", "step_1000.html")  # doctest: +SKIP
+    """
+    from .wiring.paging import make_page
+
+    return make_page(source, target)
+
+
+def diff(
+    a: PathLike,
+    b: PathLike,
+    *,
+    only: str | Sequence[str] | None = None,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    structure: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Difference:
+    """Say how two checkpoints differ: names, shapes, dtypes, hyper-parameters, and how far every tensor is apart.
+
+    Across formats, dialects and prefixes: a file against a folder, safetensors against a part of a training checkpoint,
+    names with `module.` against names without, optimizer state by number against state by name where the order is
+    proved. What nothing proves is listed on its own side. Runs nothing of either file; of each tensor a small piece is
+    in memory at a time, whatever its size.
+
+    a, b: anything that `describe` reads.
+    only: what to compare: role words (model, optimizer, ...) or key paths; "model=ema" compares the one of a with the
+        other of b.
+    atol, rtol: tensors count as equal where |a - b| <= atol + rtol * |b| for every element, in torch.isclose's sense;
+        also where the dtypes differ.
+    structure: compare names, shapes, dtypes and plain values alone; no tensor data is read.
+    progress: called with the number of bytes read of both since its last call, from any thread.
+
+    Elements are told apart by their bits, so NaN is equal to the same NaN and 0.0 is not -0.0; of two dtypes by their
+    value in float64. A device tag or a prefix alone is told and is no difference. Data that differs and does not match
+    its own checksum is named as damaged, where little differs.
+
+    Raises FileError for a file at fault, UsageError for an `only` that chooses nothing.
+
+    >>> unmoor.diff("run/step_1000.pt", "run/step_2000.pt").equal  # doctest: +SKIP
+    False
+    """
+    from .wiring.differing import diff_paths
+
+    return diff_paths(
+        a,
+        b,
+        only=only,
+        atol=atol,
+        rtol=rtol,
+        structure=structure,
+        buffer_bytes=BUFFER_BYTES,
+        threads=THREADS,
+        progress=progress,
+    )

@@ -7,6 +7,7 @@ Bottom of the import star: imports nothing of this package.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "AmbiguousError",
@@ -125,8 +126,13 @@ class DeviceError(FitError):
     """A device is absent here, or the devices of file and live objects cannot be brought together."""
 
 
-class DeviceMismatch(FitError):
-    """Tensors that meet in one operation live on different devices."""
+class DeviceMismatch(FitError, RuntimeError):
+    """Tensors that meet in one operation live on different devices. A RuntimeError too, as PyTorch's own is.
+
+    `mismatch` is what met as a value (`place`, `met`, `home`, `lines`, `fix`); None where the error came out of a pickle.
+    """
+
+    mismatch: Any = None
 
 
 class MachineError(UnmoorError):

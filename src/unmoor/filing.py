@@ -22,6 +22,7 @@ from .errors import CorruptFile, NotACheckpoint, UsageError
 __all__ = [
     "HAS_PREADV",
     "BriefReader",
+    "FrontReader",
     "InflatingReader",
     "Reader",
     "SeekReader",
@@ -96,6 +97,17 @@ class BriefReader:
                     path=self.path,
                 )
             return _reader(descriptor, self.path, self.size, portable=not HAS_PREADV).some_into(offset, target)
+
+
+class FrontReader:
+    """The first `size` bytes of another reader, as if the file ended there."""
+
+    def __init__(self, reader: Reader, size: int) -> None:
+        self.path, self.size, self._reader = reader.path, size, reader
+
+    def some_into(self, offset: int, target: memoryview) -> int:
+        """Read at most len(target) bytes from `offset`."""
+        return self._reader.some_into(offset, target[: max(0, self.size - offset)])
 
 
 class InflatingReader:

@@ -39,7 +39,7 @@ def test_refuses_a_model_state_dict_as_optimizer(folder: Path) -> None:
         "  found      all 7 of its names are in the live model",
         "  nearby     ema_0.9999_000100.pt (model), model000100.pt (model)",
         "             no optimizer state is among them",
-        "Nothing was changed.",
+        "Nothing was changed. See docs/errors.md#param-groups.",
     ]
 
 

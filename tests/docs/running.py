@@ -187,9 +187,9 @@ def real(text: str) -> str:
 
 
 def agree(wanted: str, got: str) -> bool:
-    """Whether a page's output is what came out.
+    r"""Whether a page's output is what came out.
 
-    >>> agree("a ... c in 0.1 s", "a b  c in 2.5 s"), agree("a", "b"), agree("a\\n...\\nd", "a\\nb\\nc\\nd")
+    >>> agree("a ... c in 0.1 s", "a b  c in 2.5 s"), agree("a", "b"), agree("a\n...\nd", "a\nb\nc\nd")
     (True, False, True)
     """
     pattern = re.escape(_normal(wanted)).replace(re.escape("..."), ".*?")
@@ -255,7 +255,9 @@ def _inside(folder: Path, main: ModuleType) -> Iterator[None]:
 
 def _rewrite(page: Path, changes: list[tuple[Block, list[str]]]) -> None:
     lines = page.read_text().split("\n")
-    for block, new in reversed(changes):
+    for block, printed in reversed(changes):
+        dotted = [line for line in block.lines if "..." in line.strip(".")]
+        new = [next((old for old in dotted if agree(old, line)), line) for line in printed]
         lines[block.first - 1 : block.first - 1 + len(block.lines)] = [f"{block.indent}{x}".rstrip() for x in new]
     page.write_text("\n".join(lines))
 

@@ -27,7 +27,7 @@ FOREIGN = {
     "accelerate": "accelerate is run in tests/dialects, in an environment of its own",
     "transformers": "transformers is run in tests/dialects, in an environment of its own",
     "hippynn": "hippynn is run in tests/real",
-    "guided_diffusion": "guided-diffusion is on no package index; tests/worlds runs its loader",
+    "dist_util": "guided-diffusion is on no package index; tests/worlds runs its loader",
     "torch_xla": "no such device here",
 }
 """What a `py` block imports, and where that is run instead."""

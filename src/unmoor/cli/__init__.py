@@ -27,6 +27,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         ("inspect", "inspect", "Say what a checkpoint holds, where it was, and if it is safe."),
         ("verify", "verify", "Check every checksum of a checkpoint, name the tensor that is bad."),
         ("diff", "diff", "Compare two checkpoints: names, hyper-parameters, every value."),
+        ("explain", "explain", "Say if a checkpoint fits your run, and the call that resumes it."),
+        ("convert", "convert", "Write a checkpoint in another format, layout, dtype or names."),
+        ("prove", "prove", "Train, cut, resume, compare: is it the same run?"),
         ("demo", "demo", "Resume a published run here, and prove it exact."),
         ("completion", "completion", "Print the script that completes commands in your shell."),
     )

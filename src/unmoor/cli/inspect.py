@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from .exits import verdict
 from .output import page, say_document, say_lines
 from .shape import examples, json_option, path_argument
+
+if TYPE_CHECKING:
+    from unmoor.values.catalog import Catalog
 
 __all__ = ["command"]
 
@@ -19,12 +23,16 @@ __all__ = ["command"]
         "unmoor inspect run/step_1000.pt",
         "unmoor inspect theirs.ckpt --all | grep running_mean",
         "unmoor inspect theirs.ckpt --json | jq .devices",
+        "unmoor inspect theirs.ckpt --html theirs.html",
     ),
 )
 @path_argument("path")
 @json_option("every tensor is in it")
 @click.option("--all", "all_tensors", is_flag=True, help="List every tensor by its whole name.")
-def command(path: str, *, as_json: bool, all_tensors: bool) -> int:
+@click.option(
+    "--html", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Write a page for a browser instead."
+)
+def command(path: str, *, as_json: bool, all_tensors: bool, target: str | None) -> int:
     """Say what a checkpoint holds, on which devices it was, and whether it is safe.
 
     Runs nothing from the file, reads no tensor data and needs no PyTorch.
@@ -32,13 +40,25 @@ def command(path: str, *, as_json: bool, all_tensors: bool) -> int:
     from unmoor import api
 
     catalog = api.describe(path)
+    if target is not None:
+        _write_page(catalog, target, quiet=as_json)
     if as_json:
         from unmoor.report.documents import catalog_document
 
         say_document(catalog_document(catalog))
-    else:
+    elif target is None:
         from unmoor.report.inspect import inspect_lines
 
         width, ellipsis = page(sys.stdout)
         say_lines(inspect_lines(catalog, width=width, all_tensors=all_tensors, ellipsis=ellipsis))
     return verdict(catalog.findings)
+
+
+def _write_page(catalog: Catalog, target: str, *, quiet: bool) -> None:
+    from unmoor import api_looks
+    from unmoor.report.inspect import page_lines
+
+    text = api_looks.page(catalog, target)
+    if not quiet:
+        width, ellipsis = page(sys.stdout)
+        say_lines(page_lines(catalog, target, len(text.encode()), width=width, ellipsis=ellipsis))

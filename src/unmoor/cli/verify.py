@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from .exits import FILE, FINE, exit_code, verdict
 from .output import page, say_document, say_lines
 from .progress import bar
 from .shape import as_written, examples, json_option, path_argument
+from .sizes import bytes_below
 
 if TYPE_CHECKING:
     from unmoor.values.verification import Verification
@@ -97,17 +97,10 @@ def _several(paths: Sequence[str], *, as_json: bool, quiet: bool) -> int:
 def _verified(path: str) -> Verification:
     from unmoor import api_looks
 
-    with bar(f"verifying {path}", _bytes_below(path)) as advance:
+    with bar(f"verifying {path}", bytes_below(path)) as advance:
         return api_looks.verify(path, progress=advance)
 
 
 def _code(made: Verification) -> int:
     return FILE if made.faults else verdict(made.findings)
 
-
-def _bytes_below(path: str) -> int:
-    """About how many bytes there are to read: all of the file, or of the folder."""
-    if not os.path.isdir(path):
-        return os.path.getsize(path) if os.path.isfile(path) else 0
-    places = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
-    return sum(os.path.getsize(place) for place in places if os.path.isfile(place))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from unmoor.values.catalog import Part, TensorEntry
+from unmoor.values.manifests import UNORDERED
 from unmoor.values.ranks import RANKS, saved_world
 from unmoor.values.roles import ROLES
 
@@ -20,7 +21,8 @@ __all__ = ["with_recorded_roles"]
 def with_recorded_roles(
     parts: Sequence[Part], entries: Sequence[TensorEntry], manifest: Mapping[str, Any] | None
 ) -> tuple[tuple[Part, ...], tuple[TensorEntry, ...]]:
-    """Parts and tensors with the role words under which they were saved."""
+    """Parts and tensors with the role words under which they were saved, and parts whose names have no order."""
+    parts = _with_order(parts, manifest)
     roles = _roles(manifest)
     if not roles:
         return tuple(parts), tuple(entries)
@@ -33,6 +35,12 @@ def with_recorded_roles(
         for part in parts
     )
     return found, tuple(_entry(entry, roles, lengths, several=several) for entry in entries)
+
+
+def _with_order(parts: Sequence[Part], manifest: Mapping[str, Any] | None) -> Sequence[Part]:
+    recorded = (manifest or {}).get(UNORDERED)
+    places = {tuple(keys) for keys in recorded} if isinstance(recorded, list) else set()
+    return [replace(part, detail={**part.detail, "ordered": False}) if part.keys in places else part for part in parts]
 
 
 def _roles(manifest: Mapping[str, Any] | None) -> dict[tuple[Any, ...], str]:

@@ -25,7 +25,7 @@ from .machine import Machine
 from .reading import read_pickle_at
 from .rebuild import View, storage_dtype
 
-__all__ = ["MEMBERS", "describe_tar", "is_torch_tar"]
+__all__ = ["MEMBERS", "describe_tar", "is_torch_tar", "storage_heads"]
 
 MEMBERS: Final = ("sys_info", "pickle", "storages", "tensors")
 _BLOCK: Final = 512
@@ -84,6 +84,19 @@ def describe_tar(reader: Reader, file: str = "") -> Catalog:
         },
     )
     return assemble(reader, contents)
+
+
+def storage_heads(reader: Reader) -> tuple[Span, list[tuple[Span, str]]]:
+    """The member that holds the storages of a whole tar, and where in it the pickle before each stands, with its key."""
+    member = _members(reader)["storages"]
+    parts, cursor = _Parts(reader, ""), _Cursor(reader, member, "the storages", member.offset)
+    heads = []
+    for _ in range(cursor.count()):
+        start = cursor.at
+        key, dtype, _ = parts.storage_head(cursor, cursor.pickle())
+        heads.append((Span(start, cursor.at - start), str(key)))
+        cursor.at += cursor.number(_COUNT) * DTYPES[dtype].itemsize
+    return member, heads
 
 
 def _members(reader: Reader) -> dict[str, Span]:
@@ -187,7 +200,7 @@ class _Parts:
         cursor = _Cursor(self.reader, member, "the storages", member.offset)
         number = cursor.count()
         for _ in range(number):
-            key, dtype, tag = self._storage_head(cursor, cursor.pickle())
+            key, dtype, tag = self.storage_head(cursor, cursor.pickle())
             nbytes = cursor.number(_COUNT) * DTYPES[dtype].itemsize
             if not 0 <= nbytes < _LIMIT:
                 raise cursor.corrupt("hold one of a size that is none")
@@ -204,7 +217,8 @@ class _Parts:
         for entry in windows if type(windows) is list else ():
             self._view(cursor, entry)
 
-    def _storage_head(self, cursor: _Cursor, head: Any) -> tuple[int, str, str]:
+    def storage_head(self, cursor: _Cursor, head: Any) -> tuple[int, str, str]:
+        """Key, element type and device tag of a storage."""
         if type(head) is not tuple or len(head) != _CLASS_FIELDS or type(head[0]) is not int:
             raise cursor.corrupt("hold one whose head is none")
         dtype, tag = storage_dtype(head[2]), _word(head[1])

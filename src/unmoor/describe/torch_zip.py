@@ -18,6 +18,7 @@ from unmoor.values.dtypes import DTYPES
 from unmoor.values.finding import Finding
 from unmoor.values.manifests import sound
 from unmoor.values.nodes import Storage
+from unmoor.values.superseded import RECORD, Superseded, read_record
 from unmoor.values.text import count, listing
 
 from .assemble import Contents, assemble
@@ -54,7 +55,11 @@ def describe_zip(reader: Reader, file: str = "") -> Catalog:
     readings = [source.read(_PICKLE, "data")] + ([source.read(_CONSTANTS, "constants")] if script else [])
     tree = {"data": readings[0].value, "constants": readings[1].value} if script else readings[0].value
     manifest = _manifest(reader, archive, prefix)
-    facts = _facts(reader, archive, prefix)
+    facts, before = _facts(reader, archive, prefix), _superseded(reader, archive, prefix)
+    if archive.interrupted:
+        facts["interrupted"] = reader.size - archive.trailing
+    if before is not None:
+        facts["relocated"] = {"size": before.size, "devices": before.moves}
     facts |= {"protocol": readings[0].protocol, "byteorder": source.byteorder, "torch_version": _writer(manifest)}
     if prefix + "byteorder" not in archive.records:
         facts["byteorder_assumed"] = True
@@ -65,7 +70,7 @@ def describe_zip(reader: Reader, file: str = "") -> Catalog:
         structure=sum(reading.nbytes for reading in readings),
         storages=source.storages,
         faults=source.faults,
-        findings=_findings(archive, prefix),
+        findings=[*_findings(archive, prefix), *_relocated(before)],
         manifest=manifest,
         facts=facts,
     )
@@ -196,6 +201,20 @@ def _manifest(reader: Reader, archive: Archive, prefix: str) -> Mapping[str, Any
     return sound(manifest)
 
 
+def _superseded(reader: Reader, archive: Archive, prefix: str) -> Superseded | None:
+    """What the archive was before `unmoor relocate` changed its device tags; None where it did not."""
+    record = archive.records.get(prefix + RECORD)
+    return None if record is None else read_record(record_bytes(reader, record, _MAX_INFLATED))
+
+
+def _relocated(before: Superseded | None) -> list[Finding]:
+    moves = [f"{tag} to {goal}" for tag, goals in before.moves.items() for goal in goals] if before is not None else []
+    if not moves:
+        return []
+    message = f"unmoor relocate changed device tags: {listing(moves)}"
+    return [Finding("relocated", "info", "", message, "unmoor relocate --undo takes it back")]
+
+
 def _writer(manifest: Mapping[str, Any] | None) -> str | None:
     """The torch that wrote the file, where unmoor's manifest tells; torch itself does not."""
     writer = (manifest or {}).get("writer")
@@ -231,7 +250,10 @@ def _findings(archive: Archive, prefix: str) -> list[Finding]:
     if bare:
         message = f"{count(len(bare), 'record')} without a checksum: damage to them cannot be seen"
         findings.append(Finding("no-checksums", "info", "", message))
-    if archive.trailing:
+    if archive.interrupted:
+        message = f"{count(archive.trailing, 'byte')} that an interrupted relocation left behind the archive, which is whole"
+        findings.append(Finding("interrupted-relocation", "info", "", message, "unmoor relocate --undo removes them"))
+    elif archive.trailing:
         message = f"{count(archive.trailing, 'byte')} after the end of the archive"
         findings.append(Finding("trailing-bytes", "warning", "", message))
     return findings

@@ -10,7 +10,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from unmoor.errors import CorruptFile, FileError, UnsupportedFile
-from unmoor.filing import Reader, read
+from unmoor.filing import FrontReader, Reader, read
+from unmoor.values.superseded import anchored_size, split_ends
 
 __all__ = ["End", "prefixed", "read_end"]
 
@@ -26,13 +27,17 @@ _LONG: Final = 0xFFFFFFFF
 
 
 class End(NamedTuple):
-    """Number of records, length and offset of the directory, where the end records begin, and what comes after them."""
+    """Number of records, length and offset of the directory, where the end records begin, and what comes after them.
+
+    `interrupted` tells that a relocation was cut off and what it left stands behind the archive.
+    """
 
     entries: int
     size: int
     offset: int
     start: int
     after: int
+    interrupted: bool = False
 
 
 def read_end(reader: Reader) -> End:
@@ -41,6 +46,13 @@ def read_end(reader: Reader) -> End:
     Raises CorruptFile where it is missing, cut short or contradicts its other form, UnsupportedFile for archives that
     are split, or that other data precedes.
     """
+    start, at, tail = _found(reader)
+    whole = anchored_size(tail[at + _END.size :])
+    return _read_end(reader, start, at, tail) if whole is None else _anchored(reader, start + at, whole)
+
+
+def _found(reader: Reader) -> tuple[int, int, bytes]:
+    """The last bytes of a file, where they begin, and where in them the end record does."""
     start = max(0, reader.size - _END.size - _MAX_COMMENT)
     tail = read(reader, start, reader.size - start)
     at = tail.rfind(_END_MARK)
@@ -51,6 +63,10 @@ def read_end(reader: Reader) -> End:
             remedy="The save or the copy was cut short. Copy it again, or use the checkpoint before it.",
             path=reader.path,
         )
+    return start, at, tail
+
+
+def _read_end(reader: Reader, start: int, at: int, tail: bytes) -> End:
     _, disk, other_disk, here, entries, size, offset, comment = _END.unpack_from(tail, at)
     after = start + at + _END.size + comment
     if after > reader.size:
@@ -63,6 +79,18 @@ def read_end(reader: Reader) -> End:
     if wide is None and (disk or other_disk or here != entries):
         raise UnsupportedFile(f"{reader.path} is one part of a zip split over several files", path=reader.path)
     return wide or end
+
+
+def _anchored(reader: Reader, at: int, size: int) -> End:
+    """The end of the archive of `size` bytes that the end record at `at` says it is a copy of, and is."""
+    if 0 < size < at:
+        front = FrontReader(reader, size)
+        end = _read_end(front, *_found(front))
+        ends = split_ends(read(reader, end.start, end.after - end.start))
+        copied = read(reader, at - len(ends.locator), len(ends.locator) + len(ends.end))
+        if end.after == size and copied == ends.locator + ends.end:
+            return end._replace(interrupted=True)
+    raise CorruptFile(f"{reader.path} is a damaged zip: what it calls its end is none", path=reader.path)
 
 
 def _read_end64(reader: Reader, end: End) -> End | None:

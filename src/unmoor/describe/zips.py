@@ -20,7 +20,7 @@ from unmoor.values.text import format_bytes, listing
 
 from .zip_ends import End, prefixed, read_end
 
-__all__ = ["Archive", "Record", "read_archive", "record_bytes"]
+__all__ = ["Archive", "Record", "read_archive", "record_bytes", "records_named"]
 
 _CENTRAL: Final = Struct("<IHHHHHHIIIHHHHHII")
 _LOCAL: Final = Struct("<IHHHHHIIIHH")
@@ -67,12 +67,14 @@ class Record(NamedTuple):
 class Archive:
     """All records of a ZIP file by name, in the order of its directory.
 
-    `directory` is where the central directory lies; `trailing` counts the bytes after the end record.
+    `directory` is where the central directory lies; `trailing` counts the bytes after the end record, which are what a
+    relocation left that was cut off where `interrupted` says so.
     """
 
     records: Mapping[str, Record]
     directory: Span
     trailing: int
+    interrupted: bool = False
 
 
 class _Faults:
@@ -114,7 +116,19 @@ def read_archive(reader: Reader) -> Archive:
     if len(by_name) < len(records):
         _name_duplicates(records, faults)
     faults.check()
-    return Archive(by_name, Span(end.offset, end.size), reader.size - end.after)
+    return Archive(by_name, Span(end.offset, end.size), reader.size - end.after, end.interrupted)
+
+
+def records_named(reader: Reader, end: End, ends: Sequence[str]) -> dict[bytes, Record]:
+    """The records whose names end in one of `ends`, by their names as the directory spells them. Others are not seen.
+
+    Raises what `read_archive` does, of these records.
+    """
+    faults = _Faults(reader.path)
+    entries = [entry for entry in _directory(reader, end, faults) if _text(entry.name).endswith(tuple(ends))]
+    records = _locate(reader, iter(entries), faults)
+    faults.check()
+    return {entry.name: record for entry, record in zip(entries, records, strict=True)}
 
 
 def record_bytes(reader: Reader, record: Record, limit: int) -> bytes:

@@ -124,9 +124,7 @@ def _ranks(catalog: Catalog, manifest: Mapping[str, Any]) -> Iterator[Finding]:
 def _follow(tree: Any, keys: list[Any]) -> tuple[bool, Any]:
     """Whether something stands at a key path, and what."""
     for key in keys:
-        if isinstance(tree, Mapping) and key in tree:
-            tree = tree[key]
-        elif isinstance(tree, list | tuple) and type(key) is int and 0 <= key < len(tree):
+        if (isinstance(tree, Mapping) and key in tree) or (isinstance(tree, list | tuple) and type(key) is int and 0 <= key < len(tree)):
             tree = tree[key]
         else:
             return False, None

@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 
 from unmoor.execute.checksums import crc32
 from unmoor.execute.tiling import is_dense, tiles
+from unmoor.live.casting import cast_tensor
 from unmoor.live.sinks import host_memory
 from unmoor.live.trees import Realizer
 from unmoor.values.boxes import Box
@@ -21,7 +22,7 @@ from unmoor.values.frames import Framed, framed
 from unmoor.values.nodes import CompositeTensor, TensorNode
 from unmoor.values.strides import contiguous
 
-from .filling import Filler, Wanted, read_whole
+from .filling import Wanted, read_whole
 from .planners import SavePlanner
 from .saving import Share, Writer
 from .stored_sources import Sources
@@ -38,8 +39,9 @@ class _Lazy:
     Boxes follow each other in the storage; where they are all of it, `done` gets its checksum with the last.
     """
 
-    def __init__(self, node: TensorNode, key: str, fill: Filler, done: Callable[[int], None] | None) -> None:
-        self._node, self._key, self._fill, self._done = node, key, fill, done
+    def __init__(self, node: TensorNode, key: str, sources: Sources) -> None:
+        self._node, self._key, self._fill, self._done = node, key, sources.fill, sources.holding(node)
+        self._origin, self._loss = sources.origin(node), sources.loss_of
         self._crc = self._read = 0
         limit = max(1, BOX_BYTES // dtype_bytes(node.dtype))
         order = node.stride if is_dense(node.shape, node.stride) else contiguous(node.shape)
@@ -66,10 +68,11 @@ class _Lazy:
         box = next(box for box in self.boxes if box.start == tuple(index.offset))
         alone = box.sizes == self._node.shape and is_dense(self._node.shape, self._node.stride)
         stride = self._node.stride if alone else contiguous(box.sizes)
-        tensor = torch.empty_strided(box.sizes, stride, dtype=getattr(torch, self._node.dtype))
-        self._fill([Wanted(self._node, box, tensor, self._key)])
+        tensor = torch.empty_strided(box.sizes, stride, dtype=getattr(torch, self._origin.dtype))
+        self._fill([Wanted(self._origin, box, tensor, self._key)])
         self._sum(tensor)
-        return tensor
+        cast = self._origin.dtype != self._node.dtype
+        return cast_tensor(tensor, self._node.dtype, self._loss(self._node)) if cast else tensor
 
     def _sum(self, tensor: torch.Tensor) -> None:
         nbytes = tensor.numel() * tensor.itemsize
@@ -126,10 +129,9 @@ def _value(key: str, leaf: Any, sources: Sources, summed: set[str]) -> Any:
     if not _is_plain(leaf):
         realize = Realizer(tensor=partial(read_whole, fill=sources.fill, place=key))
         return _Value(lambda: realize(leaf)) if _holds_nodes(leaf) else leaf
-    done = sources.holding(leaf)
-    if done is not None:
-        summed.add(leaf.storage.key)
-    return _Lazy(leaf, key, sources.fill, done)
+    if sources.sums_tensor(leaf):
+        summed.add(sources.read_key(leaf.storage))
+    return _Lazy(leaf, key, sources)
 
 
 def _holds_nodes(leaf: Any) -> bool:

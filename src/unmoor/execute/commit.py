@@ -158,13 +158,16 @@ def sync_folder(folder: str, path: str) -> None:
         os.close(handle)
 
 
-def save_error(error: OSError, path: str, target: str, needed: int) -> SaveError:
-    """What the system refused, as the error of a save to `path`, which is `target` with its links followed."""
+def save_error(error: OSError, path: str, target: str, needed: int, done: str = "saved") -> SaveError:
+    """What the system refused, as the error of a save to `path`, which is `target` with its links followed.
+
+    `done` is what was to be done to it.
+    """
     folder, code = os.path.dirname(target), error.errno
     free = _free(folder)
     details = [] if free is None else [f"needed {format_bytes(needed)}, free {format_bytes(free)} in {folder}"]
     if os.path.exists(target):
         details.append("the checkpoint that was there before is untouched")
     cause, remedy = _CAUSES.get(code or 0, ("", ""))
-    headline = f"{path} was not saved: {cause.format(folder=folder) or error}"
+    headline = f"{path} was not {done}: {cause.format(folder=folder) or error}"
     return SaveError(headline, details=details, remedy=remedy, path=path, errno=code)

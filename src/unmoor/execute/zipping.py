@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ALIGNMENT", "ZIP64_FROM", "Member", "descriptor", "directory", "local_header", "place"]
+__all__ = ["ALIGNMENT", "ZIP64_FROM", "Member", "central", "descriptor", "directory", "end_records", "local_header",
+           "place"]  # fmt: skip
 
 #: Record data begins at multiples of this.
 ALIGNMENT: Final = 64
@@ -36,7 +37,7 @@ _PADDING_TAG: Final = b"FB"
 class Member:
     """Where one record stands in an archive: its header, its data, and what follows them.
 
-    `long` tells that its size needs ZIP64, `far` that its offset does.
+    `long` tells that its size needs ZIP64, `far` that its offset does, `utf8` that its name says how it is encoded.
     """
 
     name: bytes
@@ -46,6 +47,7 @@ class Member:
     end: int
     long: bool
     far: bool
+    utf8: bool = True
 
     @property
     def data_end(self) -> int:
@@ -53,10 +55,10 @@ class Member:
         return self.data + self.nbytes
 
 
-def place(sizes: Iterable[tuple[str, int]], start: int, *, zip64_from: int) -> Iterator[Member]:
+def place(sizes: Iterable[tuple[str | bytes, int]], start: int, *, zip64_from: int) -> Iterator[Member]:
     """Give every (name, nbytes) its place, one behind the other from `start`."""
     for name, nbytes in sizes:
-        encoded = name.encode()
+        encoded = name.encode() if isinstance(name, str) else name
         long, far = nbytes >= zip64_from, start >= zip64_from
         extra = 0
         if long or far:
@@ -99,8 +101,12 @@ def descriptor(member: Member, crc: int) -> bytes:
 
 def directory(members: Sequence[Member], crcs: Sequence[int], start: int, *, zip64_from: int) -> bytes:
     """The central directory, to stand at `start`, and the end of the archive."""
-    central = b"".join(_central(member, crc) for member, crc in zip(members, crcs, strict=True))
-    number, size = len(members), len(central)
+    entries = b"".join(central(member, crc) for member, crc in zip(members, crcs, strict=True))
+    return entries + end_records(len(members), len(entries), start, zip64_from=zip64_from)
+
+
+def end_records(number: int, size: int, start: int, *, zip64_from: int) -> bytes:
+    """The end of an archive behind a directory of `number` entries and `size` bytes that stands at `start`."""
     end = b""
     if number >= _FULL16 or size >= zip64_from or start >= zip64_from:
         end += _END64.pack(b"PK\6\6", _END64.size - 12, _ZIP64, _ZIP64, 0, 0, number, number, size, start)
@@ -108,10 +114,11 @@ def directory(members: Sequence[Member], crcs: Sequence[int], start: int, *, zip
     short = min(number, _FULL16)
     size32 = size if size < zip64_from else _FULL32
     start32 = start if start < zip64_from else _FULL32
-    return central + end + _END.pack(b"PK\5\6", 0, 0, short, short, size32, start32, 0)
+    return end + _END.pack(b"PK\5\6", 0, 0, short, short, size32, start32, 0)
 
 
-def _central(member: Member, crc: int) -> bytes:
+def central(member: Member, crc: int) -> bytes:
+    """The entry of one record in the central directory."""
     values = ([member.nbytes, member.nbytes] if member.long else []) + ([member.header] if member.far else [])
     extra = struct.pack(f"<2H{len(values)}Q", 1, 8 * len(values), *values) if values else b""
     size = _FULL32 if member.long else member.nbytes
@@ -127,4 +134,4 @@ def _version(member: Member) -> int:
 
 
 def _flags(member: Member) -> int:
-    return _UTF8 | (_DESCRIPTOR_FOLLOWS if member.nbytes else 0)
+    return (_UTF8 if member.utf8 else 0) | (_DESCRIPTOR_FOLLOWS if member.nbytes else 0)

@@ -29,7 +29,7 @@ _OURS: Final = frozenset({"unmoor.live.built", "unmoor.live.proving_loop"})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One frame of a traceback, as it was when the error passed."""
+    """One frame of a traceback, as it was when the error passed; `lasti` is -1 where only its line is known."""
 
     frame: FrameType
     line: int
@@ -63,7 +63,7 @@ class Step:
     @property
     def raises(self) -> bool:
         """Whether the frame was at a statement that raises, not in a call."""
-        return self.frame.f_code.co_code[self.lasti] in _RAISES
+        return self.lasti >= 0 and self.frame.f_code.co_code[self.lasti] in _RAISES
 
     def value(self, name: str) -> Any:
         """A local variable, None where there is none."""
@@ -92,7 +92,7 @@ def source_line(step: Step) -> SourceLine:
     """The line that a frame was at; the whole of a statement is on its first line where it runs over several."""
     name = step.frame.f_code.co_filename
     if step.module in _OURS:
-        return SourceLine("unmoor's usual step", step.line, _text(step))
+        return SourceLine("unmoor's usual step", 0, _text(step))
     return SourceLine(_shown(name), step.line, _text(step))
 
 
@@ -153,7 +153,8 @@ class Source:
     def _at_position(self) -> ast.AST | None:
         """By the position that the byte code keeps of its source (Python 3.11 on)."""
         positions = getattr(self.step.frame.f_code, "co_positions", None)
-        spot = next(islice(positions(), self.step.lasti // 2, None), None) if positions is not None else None
+        known = positions is not None and self.step.lasti >= 0
+        spot = next(islice(positions(), self.step.lasti // 2, None), None) if known else None
         if spot is None or None in spot:
             return None
         found = [node for node in ast.walk(self.tree or ast.Module([], [])) if _position(node) == spot]

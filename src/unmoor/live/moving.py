@@ -301,4 +301,3 @@ def _by_own_method(value: Any, goal: torch.device, non_blocking: bool) -> Any:  
         if not non_blocking:
             raise
         return own.to(goal)
-

@@ -23,6 +23,7 @@ from .devices import available, device_module, own_index
 __all__ = [
     "Chosen",
     "capture",
+    "device_state",
     "generator_kind",
     "generator_setter",
     "generator_state",
@@ -96,7 +97,7 @@ def capture(generators: Mapping[str, Any]) -> dict[str, Any]:
     """
     host = host_states()
     states: dict[str, Any] = {_TORCH_CPU: host.pop(_TORCH_CPU)}
-    devices = {kind: [_device_state(module, kind, i) for i in range(n)] for kind, module, n in _accelerators()}
+    devices = {kind: [device_state(module, kind, i) for i in range(n)] for kind, module, n in _accelerators()}
     if devices:
         states["devices"] = devices
         states["current"] = {kind: own_index(kind) for kind in devices}
@@ -122,7 +123,8 @@ def host_setters(states: Mapping[str, Any]) -> list[Setter]:
     return setters([Chosen(kinds[key], key, 0, state) for key, state in here.items()], {})
 
 
-def _device_state(module: Any, kind: str, index: int) -> torch.Tensor:
+def device_state(module: Any, kind: str, index: int) -> torch.Tensor:
+    """The state of the stream of one device, a CPU ByteTensor; `module` serves its type."""
     state = module.get_rng_state() if kind == "mps" else module.get_rng_state(index)
     return torch.as_tensor(state).cpu()
 

@@ -36,7 +36,9 @@ class Reading(NamedTuple):
 
 def read_forward(module: nn.Module) -> Reading:
     """The forward of a module, and the methods of its class that it calls."""
-    return _read(type(module), module.__dict__.get("forward"))
+    cls: Any = type(module)
+    own = module.__dict__.get("forward")
+    return _read(cls, own) if own is None else _read.__wrapped__(cls, own)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Facts of live modules: where each tensor is, by canonical name, and what their code says about moving. Runs nothing."""
+"""Facts of live modules: where each tensor is, by canonical name, and whether their code moves it. Runs nothing."""
 
 from __future__ import annotations
 
@@ -42,17 +42,19 @@ def tensor_fact(name: str, tensor: torch.Tensor, kind: str, *, grade: str = "", 
 
 def model_facts(label: str, at: str, module: nn.Module) -> ModelFacts:
     """A module with all that is in it, wrappers left out of the names."""
-    inner, wrappers = unwrap(module)
+    inner, _ = unwrap(module)
     ground = ground_of(module)
     reading = read_forward(inner)
     arguments, any_name = argument_names(inner)
     moved = reading.moved | (frozenset({"*"}) if reading.opaque or inner._forward_pre_hooks else frozenset())
-    flat = any(hasattr(wrapper, "_handle") for wrapper in wrappers)
+    places = list(walk(module))
+    flat = any(type(w).__name__ == "FullyShardedDataParallel" for place in places for w in place.wrappers)
+    known = None if flat else frozenset(id(t) for place in places for t in _registered(place.module))
     return ModelFacts(
         label=label,
         at=at,
         class_name=type(inner).__name__,
-        modules=tuple(_module(place, at, attributes=not flat) for place in walk(module)),
+        modules=tuple(_module(place, at, known) for place in places),
         wrappers=tuple(wrapper_facts(module, at)),
         compute=ground.compute,
         brings=ground.brings,
@@ -64,14 +66,19 @@ def model_facts(label: str, at: str, module: nn.Module) -> ModelFacts:
     )
 
 
-def _module(place: Place, at: str, *, attributes: bool) -> ModuleFacts:
+def _registered(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from (t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None)
+
+
+def _module(place: Place, at: str, known: frozenset[int] | None) -> ModuleFacts:
+    """One module. `known` are the tensors registered anywhere; None where FSDP keeps views of them as attributes."""
     module = place.module
     reading = read_forward(module)
     own = reached(at, place.raw.rstrip("."))
     tensors = [tensor_fact(n, p, "parameter") for n, p in module._parameters.items() if p is not None]
     tensors += [tensor_fact(n, b, "buffer", at=f"{own}.{n}") for n, b in module._buffers.items() if b is not None]
-    if attributes:
-        tensors += _attributes(module, reading, own)
+    if known is not None:
+        tensors += [fact for fact in _attributes(module, reading, own) if fact.key not in known]
     hooks = any(child._forward_pre_hooks or child._forward_hooks for child in module._modules.values() if child)
     return ModuleFacts(
         name=place.prefix.rstrip("."),
@@ -97,8 +104,10 @@ def reached(at: str, path: str) -> str:
 
 def _attributes(module: nn.Module, reading: Reading, at: str) -> Iterator[TensorFact]:
     """Tensors that a module keeps as plain attributes, which .to() leaves where they are."""
+    hooks = module._forward_pre_hooks.values()
+    made = {getattr(hook, name, None) for hook in hooks for name in ("name", "_tensor_name")}  # weight norm, pruning
     for name, value in vars(module).items():
-        if name in _OWN or name.startswith("_hf") or isinstance(value, nn.Module | nn.Parameter):
+        if name in _OWN or name in made or name.startswith("_hf") or isinstance(value, nn.Module):
             continue
         for path, tensor in held_tensors(name, value):
             yield tensor_fact(path, tensor, "attribute", grade=reads_name(reading, name), at=f"{at}.{path}")

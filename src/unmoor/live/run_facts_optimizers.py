@@ -137,9 +137,7 @@ def schedule_facts(label: str, at: str, item: Any) -> Iterator[ScheduleFacts]:
     for index, inner in enumerate(held):
         if isinstance(inner, LRScheduler):
             for fact in schedule_facts(f"{label}._schedulers[{index}]", f"{at}._schedulers[{index}]", inner):
-                yield ScheduleFacts(
-                    fact.label, fact.at, fact.class_name, fact.follows, fact.optimizer, fact.size
-                )
+                yield ScheduleFacts(fact.label, fact.at, fact.class_name, fact.follows, fact.optimizer, fact.size)
 
 
 def _numbers(values: Any) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Where a module computes: its wrappers' devices, the hooks that place its tensors, and the one device of its inputs."""
+"""Where a module computes: the devices of its wrappers, hooks that place its tensors, the device of its inputs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 
@@ -20,10 +20,12 @@ from unmoor.values.nodes import CompositeTensor, Storage, TensorNode
 
 from .pickling import StorageBlob, StorageRef
 
-__all__ = ["Extent", "Reducer", "pickle_stored", "strided_nodes", "unwritable"]
+__all__ = ["Extent", "Reducer", "pickle_legacy", "pickle_stored", "strided_nodes", "unwritable"]
 
 _ALIGN: Final = 16
 _SPARSE: Final = ("sparse_coo", "sparse_csr", "sparse_bsr", "sparse_csc", "sparse_bsc")
+_IDS: Final[Mapping[str, tuple[None, ...]]] = {"zip": (), "legacy": (None,)}
+"""What ends a storage's id: in a legacy stream, the window into another storage that it is, none here."""
 _NESTED: Final = ("values", "sizes", "strides", "offsets")
 
 
@@ -66,15 +68,30 @@ def pickle_stored(
     Live tensors in the tree (made of numpy arrays) are written from memory. Stand-ins for objects are an error, but for
     a `foreign` tree, which names their classes as its file did.
     """
+    pickled, reducer = _pickled(tree, nodes, foreign=foreign, form="zip")
+    return pickled, reducer.used
+
+
+def pickle_legacy(
+    tree: Any, nodes: Iterable[TensorNode | CompositeTensor]
+) -> tuple[bytes, list[tuple[str, int, Extent | StorageBlob]]]:
+    """The same for a legacy stream: key, number of elements and content of each storage, in the order of their keys."""
+    pickled, reducer = _pickled(tree, nodes, foreign=False, form="legacy")
+    return pickled, [(key, reducer.numels[key], reducer.used[key]) for key in sorted(reducer.used)]
+
+
+def _pickled(
+    tree: Any, nodes: Iterable[TensorNode | CompositeTensor], *, foreign: bool, form: Literal["zip", "legacy"]
+) -> tuple[bytes, Reducer]:
     sink = io.BytesIO()
-    reducer = Reducer(_extents(nodes))
+    reducer = Reducer(_extents(nodes), _IDS[form])
     if foreign:
         from .foreign import ForeignPickler
 
         ForeignPickler(sink, reducer).dump(tree)
     else:
         _Pickler(sink, reducer).dump(tree)
-    return sink.getvalue(), reducer.used
+    return sink.getvalue(), reducer
 
 
 def _extents(nodes: Iterable[TensorNode | CompositeTensor]) -> dict[str, Extent]:
@@ -120,15 +137,17 @@ class _Pickler(pickle.Pickler):
 class Reducer:
     """Says how a pickler writes described tensors: as the calls that rebuild them, with storages by persistent id."""
 
-    def __init__(self, extents: Mapping[str, Extent]) -> None:
-        self._extents = extents
+    def __init__(self, extents: Mapping[str, Extent], tail: tuple[None, ...] = ()) -> None:
+        self._extents, self._tail = extents, tail
         self._keys: dict[str, str] = {}
         self.used: dict[str, Extent | StorageBlob] = {}
+        self.numels: dict[str, int] = {}
 
     def persistent_id(self, obj: Any) -> Any:
         """The id of a storage; None for everything else."""
         if isinstance(obj, StorageRef):
-            return ("storage", obj.type, obj.key, obj.location, obj.numel)
+            self.numels[obj.key] = obj.numel
+            return ("storage", obj.type, obj.key, obj.location, obj.numel, *self._tail)
         return None
 
     def reducer_override(self, obj: Any) -> Any:
@@ -174,9 +193,12 @@ class Reducer:
         key, nbytes = str(len(self.used)), tensor.numel() * tensor.itemsize
         first = int(tensor.storage_offset()) * tensor.itemsize
         self.used[key] = StorageBlob(tensor.untyped_storage(), first, nbytes)
-        ref = StorageRef(torch.UntypedStorage, key, "cpu", nbytes)
-        rest: Any = (ref, 0, tuple(tensor.shape), tensor.stride(), False, OrderedDict(), tensor.dtype)
-        return torch._utils._rebuild_tensor_v3, rest
+        row = DTYPES[str(tensor.dtype).removeprefix("torch.")]
+        kind, numel = (getattr(torch, row.storage), tensor.numel()) if row.storage else (torch.UntypedStorage, nbytes)
+        rest: Any = (StorageRef(kind, key, "cpu", numel), 0, tuple(tensor.shape), tensor.stride(), False, OrderedDict())
+        if row.storage:
+            return torch._utils._rebuild_tensor_v2, rest
+        return torch._utils._rebuild_tensor_v3, (*rest, tensor.dtype)
 
 
 def _dtype(name: str) -> Any:

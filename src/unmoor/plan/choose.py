@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from unmoor.values.catalog import Catalog, Part
 from unmoor.values.dtypes import DTYPES
+from unmoor.values.manifests import BY_STRUCTURE
 from unmoor.values.nodes import NumpyArray, TensorNode
 from unmoor.values.target import TargetModule, TargetOptimizer
 from unmoor.values.text import count, key_text, listing
@@ -149,12 +150,13 @@ def _kind(target: AnyTarget) -> str:
 
 
 def _recorded(catalog: Catalog, target: AnyTarget) -> Choice | None:
-    """What the file's own manifest says of this label; None where it has no manifest."""
+    """What the file's own manifest says of this label; None where it has no manifest, or one that gives no labels."""
     if catalog.manifest is None:
         return None
     entry = catalog.manifest.get("roles", {}).get(target.label)
     if entry is None:
-        return None if target.label in (target.role, "") else Choice(None, f"the file holds no {target.label}")
+        told = catalog.manifest.get("labels") == BY_STRUCTURE
+        return None if told or target.label in (target.role, "") else Choice(None, f"the file holds no {target.label}")
     keys = find_at(catalog, tuple(entry["keys"]))
     return Choice(_part_at(catalog, keys, target)) if keys is not None else None
 

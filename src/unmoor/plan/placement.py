@@ -20,7 +20,7 @@ from unmoor.values.text import columns, count
 
 from .pickled import STEP, pickled_roles
 
-__all__ = ["Wish", "is_present", "place_storages"]
+__all__ = ["Wish", "is_present", "place_storages", "wished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,17 @@ def place_storages(
     `others` are the devices that are those of other ranks on this machine, and their local ranks. Raises DeviceError,
     naming every absent device with its tensors and roles, and those of other ranks where nothing was asked for.
     """
-    roles = {**_entry_roles(catalog), **pickled_roles(catalog)}
-    placed = {s.key: _place(roles.get(s.key, frozenset()), s.device, wish) for s in catalog.storages}
+    placed = wished(catalog, wish)
     _refuse_absent(catalog, placed, wish, present)
     if wish == Wish():
         _refuse_of_others(catalog, placed, others or {})
     return placed
+
+
+def wished(catalog: Catalog, wish: Wish) -> dict[str, str]:
+    """Storage key -> device, whether this machine has it or not."""
+    roles = {**_entry_roles(catalog), **pickled_roles(catalog)}
+    return {s.key: _place(roles.get(s.key, frozenset()), s.device, wish) for s in catalog.storages}
 
 
 def is_present(tag: str, present: Mapping[str, int]) -> bool:

@@ -11,6 +11,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from typing import Any, Final
 from uuid import UUID
 
+from unmoor.values.dangers import is_dangerous
 from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode, TorchValue
 from unmoor.values.plainer import FIRST, JOINED, LISTED
 from unmoor.values.plan import Change
@@ -121,7 +122,7 @@ class _Plain:
         if value.name.startswith("omegaconf."):
             inner = _omega(value)
             return self._told(keys, value.name, self(inner, keys)) if inner is not value else self._refused(value, keys)
-        if value.how == "global" or value.kwargs or value.name == "functools.partial":
+        if value.how == "global" or value.kwargs or value.name == "functools.partial" or is_dangerous(value.name):
             return self._refused(value, keys)
         if value.name in LISTED:
             given = value.args[0] if value.args and isinstance(value.args[0], list | tuple) else []
@@ -132,19 +133,19 @@ class _Plain:
         return self._of_class(value, state, keys)
 
     def _of_class(self, value: Opaque, state: Mapping[Any, Any], keys: Keys) -> Any:
-        """An object by what it was made of: entries, elements, attributes, or the value that its class is called with."""
-        if value.how == "new" and not value.args and not value.items:
+        """An object by what it was made of: its entries, elements or attributes, or what its class was called with."""
+        bare = not value.args and (value.how == "new" or _is_class(value.name))
+        if bare and not value.items:
             entries = [*value.entries, *((k, v) for k, v in state.items() if not _is_entry(k, value))]
             return self._told(keys, value.name, self._mapping(value, entries, keys))
-        if value.how == "new" and not value.args and not state and not value.entries:
+        if bare and not state and not value.entries:
             return self._told(keys, value.name, self._list(value, value.items, keys))
         if state or value.items or value.entries or not value.args:
             return self._refused(value, keys)
         (first, *rest) = value.args
-        if value.how == "new" and not rest and type(first) in (*_LEAVES, tuple):
-            return self._told(keys, value.name, self(first, keys))
         if value.how == "new":
-            return self._told(keys, value.name, self(tuple(value.args), keys))
+            alone = not rest and (type(first) is tuple or type(first) in _LEAVES)
+            return self._told(keys, value.name, self(first if alone else tuple(value.args), keys))
         if not rest and type(first) in _LEAVES and _is_class(value.name):
             return self._told(keys, value.name, first)
         return self._refused(value, keys)

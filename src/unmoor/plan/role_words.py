@@ -10,7 +10,7 @@ from unmoor.values.catalog import Part
 from unmoor.values.finding import Finding
 from unmoor.values.target import TargetModule, TargetObject, TargetOptimizer
 
-__all__ = ["WORDS", "AnyTarget", "key_of", "misplaced", "named_for", "stem"]
+__all__ = ["WORDS", "AnyTarget", "is_average", "key_of", "misplaced", "named_for", "names_role", "stem"]
 
 AnyTarget = TargetModule | TargetOptimizer | TargetObject
 
@@ -48,7 +48,7 @@ _TOLD_APART: Final = ("optimizer", "scheduler", "scaler")
 def misplaced(part: Part, target: AnyTarget, at: Mapping[str, Any]) -> list[Finding]:
     """What there is to tell of a part that stands under the key of another role, and not because the caller said so."""
     words = {str(key).lower() for key in part.keys}
-    if target.label == "model" and "model" not in at and _is_average(part):
+    if target.label == "model" and "model" not in at and is_average(part):
         message = f"its weights come from {part.path!r}, averages of the trained ones: no others in the file fit"
         return [Finding("model-from-averages", "info", target.label, message, "")]
     mine = words & {target.role, *WORDS.get(target.role, ())}
@@ -63,10 +63,13 @@ def misplaced(part: Part, target: AnyTarget, at: Mapping[str, Any]) -> list[Find
 def named_for(part: Part, target: AnyTarget) -> bool:
     """Whether the key path of a part names the role of a live object, and its key where it is one of several."""
     role, key = key_of(target.label)
-    if key:
-        return any(_is_for(word, key) for word in _words(part))
+    return any(_is_for(word, key) for word in _words(part)) if key else names_role(part, role)
+
+
+def names_role(part: Part, role: str) -> bool:
+    """Whether the key path of a part names a role."""
     words = [word.lower() for word in _words(part)]
-    averaged = _is_average(part)
+    averaged = is_average(part)
     if role == "ema" and averaged:
         return True
     if role == "model":
@@ -84,7 +87,7 @@ _ROLE_WORDS: Final = frozenset(
 )
 
 
-def _is_average(part: Part) -> bool:
+def is_average(part: Part) -> bool:
     """Whether a word on the way to a part says that it is an average of the trained weights."""
     return any(piece.startswith(_AVERAGES) for key in part.keys for piece in _pieces(str(key)))
 

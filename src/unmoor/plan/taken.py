@@ -71,7 +71,7 @@ def with_tree(taken: Taken, tree: Any, new: Mapping[int, TensorNode] | None = No
     """
     known = {id(entry.node): entry for entry in reversed(taken.tensors) if entry.node is not None}
     origins = dict(taken.origins)
-    kept = {id(entry.node): entry.node for entry in taken.tensors}
+    kept = {id(entry.node): entry.node for entry in taken.tensors if entry.node is not None}
     for old, node in (new or {}).items():
         known[id(node)] = known[old]
         origins[id(node)] = taken.origins.get(old, kept[old])

@@ -15,7 +15,17 @@ from unmoor.values.text import count, format_bytes, listing
 from .layout import plain
 from .own import OWN
 
-__all__ = ["Safety", "content", "dialect_text", "format_text", "headline", "role_rank", "safety", "safety_text"]
+__all__ = [
+    "Safety",
+    "content",
+    "dialect_text",
+    "format_text",
+    "headline",
+    "role_rank",
+    "safety",
+    "safety_text",
+    "writer_text",
+]
 
 _FORMATS: Final = {
     "torch-zip": "torch zip",
@@ -78,9 +88,14 @@ def dialect_text(catalog: Catalog) -> str:
     """Who wrote the file, as a person says it; "" where the format says it all."""
     if catalog.dialect == "plain":
         return "plain dict" if isinstance(catalog.tree, Mapping) and catalog.format.startswith("torch-") else ""
-    if catalog.dialect == "unmoor":
+    return writer_text(catalog.dialect)
+
+
+def writer_text(dialect: str) -> str:
+    """The program of a dialect; "" where nothing tells."""
+    if dialect == "unmoor":
         return "saved by unmoor"
-    return f"written by {_WRITERS.get(catalog.dialect, catalog.dialect)}" if catalog.dialect else ""
+    return f"written by {_WRITERS.get(dialect, dialect)}" if dialect not in ("", "plain") else ""
 
 
 def content(catalog: Catalog) -> str:

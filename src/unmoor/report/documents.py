@@ -18,7 +18,7 @@ from .claims import claims
 from .content import content, safety
 from .members import membership
 
-__all__ = ["SCHEMA", "catalog_document", "document_text"]
+__all__ = ["SCHEMA", "catalog_document", "document_text", "strict"]
 
 SCHEMA: Final = "unmoor.catalog/1"
 
@@ -48,7 +48,7 @@ def catalog_document(catalog: Catalog) -> dict[str, Any]:
     }
     plain = catalog.to_json()
     tensors = plain.pop("tensors")
-    return {**{key: _strict(value) for key, value in {**told, **plain}.items()}, "tensors": tensors}
+    return {**{key: strict(value) for key, value in {**told, **plain}.items()}, "tensors": tensors}
 
 
 def document_text(document: Mapping[str, Any]) -> str:
@@ -67,12 +67,12 @@ def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
     """`value` in JSON's own types; what JSON lacks (infinity, bytes, inert objects) as text."""
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_strict(item) for item in (value if isinstance(value, list | tuple) else _sorted(value))]
+        return [strict(item) for item in (value if isinstance(value, list | tuple) else _sorted(value))]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int) and value.bit_length() > _BITS:

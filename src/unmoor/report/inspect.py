@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from unmoor.values.catalog import Catalog
+from unmoor.values.text import format_bytes
 
 from .about import Fact, facts
 from .attention import attention_lines, note_lines, remedy_lines
@@ -22,7 +23,7 @@ from .roles import role_lines
 from .sharing import sharing
 from .tree import tensor_lines, tree_lines
 
-__all__ = ["inspect_lines", "inspect_text"]
+__all__ = ["inspect_lines", "inspect_text", "page_lines"]
 
 
 def inspect_text(catalog: Catalog, *, width: int = 80, all_tensors: bool = False, ellipsis: str = "…") -> str:
@@ -52,6 +53,13 @@ def inspect_lines(catalog: Catalog, *, width: int = 80, all_tensors: bool = Fals
     for block in blocks:
         lines += [*([Line("")] if lines and block else []), *block]
     return lines
+
+
+def page_lines(catalog: Catalog, target: str, nbytes: int, *, width: int = 80, ellipsis: str = "…") -> list[Line]:
+    """What was written where, under the first line of the text form."""
+    page = Page(width, ellipsis)
+    where = f"page {plain(target)}, {format_bytes(nbytes)}: open it in a browser; it needs no network"
+    return [*_wrapped(headline(catalog), page, "headline"), *_wrapped(where, page, rest="  ")]
 
 
 _HINT: Final = "(--all lists every tensor, --json for programs, --html FILE for a page)"

@@ -1,16 +1,14 @@
 """A catalog as one page of HTML that needs nothing else: no network, no file beside it. Pure.
 
-Law: all that came out of a file passes `_text` (escaped for terminals first, then for HTML) or stands in the one JSON
+Law: all that came out of a file passes `text_of` (escaped for terminals first, then for HTML) or stands in the one JSON
 element; no script of the page makes HTML of words. The page's own policy allows its own scripts, by their hashes, and
 nothing else; what a reader must know is there without any script.
 """
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from html import escape
 from typing import Final
 
@@ -22,6 +20,7 @@ from .about import facts
 from .claims import Claims, claims
 from .content import Safety, content, dialect_text, format_text, role_rank, safety, safety_text
 from .devices import devices_text, tags_text
+from .html import embedded, policy, text_of
 from .layout import plain
 from .members import Membership, membership
 from .own import with_own_joined
@@ -55,7 +54,8 @@ def page_html(catalog: Catalog, *, assets: Assets, version: str) -> str:
     whole = with_own_joined(catalog)
     members, claimed, judged = membership(whole), claims(catalog), safety(catalog)
     data = page_data(whole)
-    scripts = [assets.plotly, assets.table, assets.treemap] if whole.tensors else [assets.table]
+    drawn = [assets.plotly, assets.table, assets.treemap] if whole.tensors else [assets.table]
+    scripts = [embedded(script) for script in drawn]
     name = _name(catalog.path)
     body = [
         _header(catalog, name),
@@ -63,14 +63,15 @@ def page_html(catalog: Catalog, *, assets: Assets, version: str) -> str:
         _figures(whole, judged),
         _findings(catalog.findings, judged),
         _parts(members, claimed),
-        *([_MAP, _TABLE] if whole.tensors else []),
+        *([_MAP] if whole.tensors else []),
         _about(whole, members, claimed, judged),
+        *([_TABLE] if whole.tensors else []),
         "</main>",
-        f"<footer>Written by unmoor {_text(version)} without running anything in {_text(catalog.path)}.</footer>",
+        f"<footer>Written by unmoor {text_of(version)} without running anything in {text_of(catalog.path)}.</footer>",
         f'<script type="application/json" id="data">{data_text(data)}</script>',
         *(f"<script>{script}</script>" for script in scripts),
     ]
-    return _FRAME.format(policy=_policy(scripts), title=_text(name), style=assets.style, body="\n".join(body))
+    return _FRAME.format(policy=policy(scripts), title=text_of(name), style=assets.style, body="\n".join(body))
 
 
 _FRAME: Final = """<!doctype html>
@@ -91,29 +92,16 @@ _FRAME: Final = """<!doctype html>
 """
 
 
-def _policy(scripts: Iterable[str]) -> str:
-    """Own scripts by their hashes. Styles are made by plotly as it draws; nothing can be fetched with them."""
-    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _text(value: str) -> str:
-    return escape(plain(value), quote=True)
-
-
 def _name(path: str) -> str:
     return path.replace("\\", "/").rstrip("/").rpartition("/")[2] or path
 
 
 def _header(catalog: Catalog, name: str) -> str:
     files = catalog.facts.get("files")
-    form = f"{format_text(catalog.format)}{f' of {count(len(files), "file")}' if files else ''}"
+    form = f"{format_text(catalog.format)} in {count(len(files), 'file')}" if files else format_text(catalog.format)
     words = [form, format_bytes(catalog.size), dialect_text(catalog)]
     what = content(catalog)
-    path = "" if catalog.path == name else f'<p class="path">{_text(catalog.path)}</p>'
+    path = "" if catalog.path == name else f'<p class="path">{text_of(catalog.path)}</p>'
     choices = "".join(
         f'<label><input type="radio" name="theme" value="{value}"{" checked" if value == "auto" else ""}>'
         f"<span>{value.capitalize()}</span></label>"
@@ -122,8 +110,8 @@ def _header(catalog: Catalog, name: str) -> str:
     return (
         '<header><div><p class="eyebrow">unmoor inspect</p>'
         f"<h1>{_breakable(name)}</h1>{path}"
-        f'<p class="lead">{_text(what[:1].upper() + what[1:])}</p>'
-        f'<p class="form">{_text(" · ".join(filter(None, words)))}</p></div>'
+        f'<p class="lead">{text_of(what[:1].upper() + what[1:])}</p>'
+        f'<p class="form">{text_of(" · ".join(filter(None, words)))}</p></div>'
         f'<fieldset class="switch theme needs-script"><legend class="visually-hidden">Colours of the page</legend>'
         f"{choices}</fieldset></header>"
     )
@@ -131,19 +119,23 @@ def _header(catalog: Catalog, name: str) -> str:
 
 def _breakable(name: str) -> str:
     """A long name may break behind its punctuation."""
-    broken = _text(name)
-    return "".join(f"{c}<wbr>" if c in "_-./" else c for c in broken)
+    return "".join(f"{c}<wbr>" if c in "_-./" else c for c in text_of(name))
 
 
 def _figures(catalog: Catalog, judged: Safety) -> str:
     nbytes = sum(entry.nbytes for entry in catalog.tensors)
-    where = devices_text(catalog)
+    where = devices_text(catalog).removeprefix("saved on ")
     tags = [plain(tag) for tag in catalog.devices() if tag]
     known = tags and "no device recorded" not in where
     cards = [
         ("tensors", f"{len(catalog.tensors):,}", listing([f"{n:,} {role}" for role, n in _by_role(catalog)], 4), ""),
         ("in tensors", format_bytes(nbytes), f"{format_bytes(catalog.size)} on the disk", ""),
-        ("saved on", (listing(tags, 2) if len(tags) < 4 else tags_text(tags)) if known else "not recorded", where, ""),
+        (
+            "saved on",
+            (listing(tags, 2) if len(tags) < 4 else tags_text(tags)) if known else "not recorded",
+            where,
+            "",
+        ),
         ("code", _CODE[judged.level], safety_text(judged), judged.level),
     ]
     return '<section class="figures" aria-label="At a glance">' + "".join(_card(*card) for card in cards) + "</section>"
@@ -158,8 +150,8 @@ def _by_role(catalog: Catalog) -> list[tuple[str, int]]:
 
 def _card(label: str, figure: str, words: str, level: str) -> str:
     return (
-        f'<div class="card {level}"><p class="label">{_text(label)}</p><p class="figure">{_breakable(figure)}</p>'
-        f'<p class="words">{_text(words)}</p></div>'
+        f'<div class="card {level}"><p class="label">{text_of(label)}</p><p class="figure">{_breakable(figure)}</p>'
+        f'<p class="words">{text_of(words)}</p></div>'
     )
 
 
@@ -168,7 +160,7 @@ def _findings(findings: Sequence[Finding], judged: Safety) -> str:
     told = judged.told if judged.level != "danger" else ()
     ranked = sorted((f for f in findings if f not in told), key=lambda f: -_rank(f))
     if not ranked:
-        return _section("findings", "Findings", '<p class="none">None: nothing in this file needs attention.</p>')
+        return '<p class="none" id="findings">No findings: nothing in this file needs attention.</p>'
     items = "".join(map(_finding, ranked[:_FINDINGS]))
     more = f"<li>and {len(ranked) - _FINDINGS:,} more</li>" if len(ranked) > _FINDINGS else ""
     return _section("findings", "Findings", f"<ul>{items}{more}</ul>")
@@ -181,11 +173,11 @@ def _rank(finding: Finding) -> int:
 def _finding(finding: Finding) -> str:
     level = finding.severity if finding.severity in SEVERITIES else "info"
     place = f"<code>{_breakable(finding.place)}</code> " if finding.place else ""
-    remedy = f'<p class="remedy">{_text(finding.remedy)}</p>' if finding.remedy else ""
+    remedy = f'<p class="remedy">{text_of(finding.remedy)}</p>' if finding.remedy else ""
     word = "note" if finding.severity == "info" else finding.severity
     return (
-        f'<li class="{level}"><p><strong class="badge">{_text(word)}</strong> {place}{_text(finding.message)} '
-        f'<span class="code">{_text(finding.code)}</span></p>{remedy}</li>'
+        f'<li class="{level}"><p><strong class="badge">{text_of(word)}</strong> {place}{text_of(finding.message)} '
+        f'<span class="code">{text_of(finding.code)}</span></p>{remedy}</li>'
     )
 
 
@@ -197,7 +189,7 @@ def _parts(members: Membership, claimed: Claims) -> str:
     shown = "".join(_part(path, row) for path, row in rows[:_ROWS])
     cut = f'<p class="none">and {count(len(rows) - _ROWS, "part")} more</p>' if len(rows) > _ROWS else ""
     head = "".join(
-        f'<th scope="col"{" class=number" if word in ("tensors", "bytes") else ""}>{word}</th>'
+        f'<th scope="col"{_NUMBER if word in ("tensors", "bytes") else ""}>{word}</th>'
         for word in ("role", "at", "tensors", "bytes", "device", "what")
     )
     table = (
@@ -206,17 +198,20 @@ def _parts(members: Membership, claimed: Claims) -> str:
         f"<tbody>{shown}</tbody></table></div>"
     )
     extra = listing([path or "the whole file" for path in values], _VALUES)
-    more = f'<p class="extra"><span>Plain values</span> {_text(extra)}</p>' if values else ""
+    more = f'<p class="extra"><span>Plain values</span> {text_of(extra)}</p>' if values else ""
     return _section("parts", "Parts", (table if rows else "") + cut + more)
+
+
+_NUMBER: Final = ' class="number"'
 
 
 def _part(path: str, row: RoleRow) -> str:
     cells = [
-        f'<th scope="row">{_text(row.role)}</th>',
+        f'<th scope="row">{text_of(row.role)}</th>',
         f"<td><code>{_breakable(path or 'the whole file')}</code></td>",
         f'<td class="number">{row.tensors:,}</td>',
-        f'<td class="number">{_text(format_bytes(row.nbytes) if row.tensors else "")}</td>',
-        f"<td>{_text(tags_text(row.devices))}</td>",
+        f'<td class="number">{text_of(format_bytes(row.nbytes) if row.tensors else "")}</td>',
+        f"<td>{text_of(tags_text(row.devices))}</td>",
         f"<td>{escape(row.what.replace(chr(160), ' '))}</td>",
     ]
     return f"<tr>{''.join(cells)}</tr>"
@@ -230,7 +225,7 @@ def _about(catalog: Catalog, members: Membership, claimed: Claims, judged: Safet
     for word, text in rows:
         grouped.setdefault(word, []).append(text.replace("\xa0", " "))
     terms = "".join(
-        f"<div><dt>{_text(word)}</dt>{''.join(f'<dd>{_text(text)}</dd>' for text in texts)}</div>"
+        f"<div><dt>{text_of(word)}</dt>{''.join(f'<dd>{text_of(text)}</dd>' for text in texts)}</div>"
         for word, texts in grouped.items()
     )
     return _section("about", "About this file", f"<dl>{terms}</dl>")
@@ -251,9 +246,10 @@ _MAP: Final = _section(
     "Where the bytes are",
     '<div class="bar needs-script"><nav id="trail" aria-label="Place in the tree"></nav>'
     f'<fieldset class="switch"><legend>Colour by</legend>{_WAYS}</fieldset></div>'
-    '<div id="map" role="img" aria-label="Treemap of the tensors by bytes; the table below lists the same tensors"></div>'
+    '<div id="map" role="img" aria-label="Treemap of the tensors by bytes; the table below lists the same tensors">'
+    "</div>"
     '<ul id="legend" aria-label="Colours"></ul>'
-    "<noscript><p>The map and the table of tensors are drawn by a script, which this browser does not run.</p></noscript>",
+    "<noscript><p>A script draws the map and the table of tensors, and this browser runs none.</p></noscript>",
 )
 
 _TABLE: Final = _section(

@@ -80,7 +80,7 @@ def page_data(catalog: Catalog) -> dict[str, Any]:
         "storages": _storages(catalog.tensors, sharing),
         "tiles": _tiles(named),
         "legends": {
-            "role": _legend({role: sums for role, sums in sorted(catalog.roles().items(), key=_by_role)}, _COLOURS),
+            "role": _legend(dict(sorted(catalog.roles().items(), key=_by_role)), _COLOURS),
             "device": _legend(catalog.devices(), {}),
             "dtype": _legend(dtypes(catalog), {}),
         },
@@ -135,7 +135,7 @@ def _tiles(named: list[tuple[str, int, int]]) -> dict[str, list[Any]]:
         "path": [tile.path for tile in made],
         "tensors": [tile.tensors for tile in made],
         "bytes": [tile.nbytes for tile in made],
-        "kind": [tile.kind if tile.whole else -1 for tile in made],
+        "kind": [tile.kind for tile in made],
     }
 
 

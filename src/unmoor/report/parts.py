@@ -77,7 +77,7 @@ def _optimizer(part: Part, entries: Sequence[TensorEntry], claim: Claim) -> str:
     name = class_text(part, claim)
     keys = [plain(str(key)) for key in detail.get("state_keys") or dict.fromkeys(_last(entry) for entry in entries)]
     total = f" of {count(params, 'parameter')}" if isinstance(params, int) else ""
-    state = f": {listing(keys, 6)} for {detail.get('with_state', '?')}{total}" if keys else _stateless(part)
+    state = f": {listing(keys, 6)} for {_number(detail.get('with_state'))}{total}" if keys else _stateless(part)
     return "; ".join([f"{name}{state}", *_rates(detail)])
 
 
@@ -131,6 +131,10 @@ def rng_text(part: Part) -> str:
 
 def _state(part: Part, _: Sequence[TensorEntry], __: Claim) -> str:
     return "" if part.role == "extra" or part.kind in ("state_dict", "object", part.role) else plain(part.kind)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else "?"
 
 
 def _is_number(value: Any) -> bool:

@@ -15,7 +15,17 @@ from unmoor.values.text import count, format_bytes, listing
 from .attention import finding_lines
 from .layout import Line, Page, cells, join_lines, plain
 
-__all__ = ["plan_text", "receipt_text", "report_lines", "report_text"]
+__all__ = [
+    "alike",
+    "headline",
+    "plan_text",
+    "receipt_text",
+    "renamed_words",
+    "report_lines",
+    "report_text",
+    "row_lines",
+    "seconds_text",
+]
 
 _Row = tuple[str, str]
 """A word for the first column and the sentence beside it."""
@@ -36,29 +46,34 @@ def report_lines(report: Report, *, width: int = 80, ellipsis: str = "…") -> l
     """The lines of `report_text` with their tones."""
     page = Page(width, ellipsis)
     what = ", ".join(report.plan.restored) or "nothing"
-    first = _headline(f"restored {what} from", report.path, f" in {_seconds(report.seconds)}", page)
+    first = headline(f"restored {what} from", report.path, f" in {seconds_text(report.seconds)}", page)
     return [*first, *_body(report.plan, [("read", _read(report))], page)]
 
 
 def plan_text(plan: Plan, *, width: int = 80, ellipsis: str = "…") -> str:
     """What a restore would do, in the words of `report_text`."""
     page = Page(width, ellipsis)
-    first = _headline(f"would restore {', '.join(plan.restored) or 'nothing'} from", plan.path, "", page)
+    first = headline(f"would restore {', '.join(plan.restored) or 'nothing'} from", plan.path, "", page)
     return join_lines([*first, *_body(plan, [], page)])
+
+
+def plan_rows(plan: Plan, page: Page) -> list[Line]:
+    """The lines of `plan_text` below its first."""
+    return _body(plan, [], page)
 
 
 def receipt_text(receipt: Receipt, *, width: int = 80, ellipsis: str = "…") -> str:
     """What a save wrote: where, how much of what, and what is kept in another form."""
     page = Page(width, ellipsis)
-    tail = f": {format_bytes(receipt.nbytes)} in {_seconds(receipt.seconds)}"
+    tail = f": {format_bytes(receipt.nbytes)} in {seconds_text(receipt.seconds)}"
     rows = [(role, f"{count(n, 'tensor')}, {format_bytes(b)}") for role, (n, b) in receipt.counts.items()]
-    rows += [("converted", text) for text in _alike(receipt.converted)]
+    rows += [("converted", text) for text in alike(receipt.converted)]
     rows += receipt.notes
-    lines = [*_headline("saved", receipt.path, tail, page), *_columns(rows, page)]
+    lines = [*headline("saved", receipt.path, tail, page), *row_lines(rows, page)]
     return join_lines([*lines, *finding_lines(receipt.findings, page)])
 
 
-def _headline(before: str, path: str, after: str, page: Page) -> list[Line]:
+def headline(before: str, path: str, after: str, page: Page) -> list[Line]:
     """The first line. The path is elided where the line is too long by it, and never below a readable rest."""
     room = max(page.width - cells(before) - cells(after) - 1, 24)
     text = f"{plain(before)} {page.elide(plain(path), room)}{after}"
@@ -69,7 +84,7 @@ def _body(plan: Plan, read: Sequence[_Row], page: Page) -> list[Line]:
     rows = [
         *([("from", _sources(plan.sources))] if plan.sources else []),
         *(("moved", text) for text in _moved(plan.moved)),
-        *(("renamed", text) for text in _renamed(plan.renamed)),
+        *(("renamed", text) for text in renamed_words(plan.renamed)),
         *(("cast", text) for text in _cast(plan.cast)),
         *read,
         *plan.notes,
@@ -81,13 +96,13 @@ def _body(plan: Plan, read: Sequence[_Row], page: Page) -> list[Line]:
     below = list(_left(left))
     words = [*(word for word, _ in [*rows, *extra]), *(f"  {word}" for word, _ in below)]
     width = max((cells(plain(word)) for word in words), default=0)
-    lines = _columns(rows, page, width=width)
+    lines = row_lines(rows, page, width=width)
     if below:
-        lines += [Line("  NOT restored", "warning"), *_columns(below, page, indent=4, width=width - 2)]
-    return [*lines, *_columns(extra, page, width=width), *finding_lines(plan.findings, page)]
+        lines += [Line("  NOT restored", "warning"), *row_lines(below, page, indent=4, width=width - 2)]
+    return [*lines, *row_lines(extra, page, width=width), *finding_lines(plan.findings, page)]
 
 
-def _columns(rows: Sequence[_Row], page: Page, *, indent: int = 2, width: int = 0) -> list[Line]:
+def row_lines(rows: Sequence[_Row], page: Page, *, indent: int = 2, width: int = 0) -> list[Line]:
     """A word and its sentence a row; a word that several rows share is said once."""
     width = max([width, *(cells(plain(word)) for word, _ in rows)], default=0)
     lines: list[Line] = []
@@ -131,7 +146,8 @@ def _cast(changes: Sequence[Change]) -> list[str]:
     return _few(lines, "pair") or ["nothing"]
 
 
-def _renamed(changes: Sequence[Change]) -> list[str]:
+def renamed_words(changes: Sequence[Change]) -> list[str]:
+    """One line for each way in which names were changed."""
     ways: dict[tuple[str, str, str], list[Change]] = {}
     for change in changes:
         ways.setdefault((change.label, *_difference(change.before, change.after)), []).append(change)
@@ -198,11 +214,11 @@ def _left(changes: Sequence[Change]) -> Iterable[_Row]:
     for change in changes:
         by_label.setdefault(change.label, []).append(change)
     for label, own in by_label.items():
-        for text in _alike(own):
+        for text in alike(own):
             yield label, text
 
 
-def _alike(changes: Sequence[Change]) -> list[str]:
+def alike(changes: Sequence[Change]) -> list[str]:
     """One line for all names to which the same happened."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for change in changes:
@@ -226,7 +242,8 @@ def _labels(changes: Iterable[Change]) -> str:
     return listing(list(dict.fromkeys(change.label for change in changes)), _SHOWN)
 
 
-def _seconds(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
+    """A duration as a person reads it."""
     if seconds < 0.01:
         return f"{seconds * 1000:.1f} ms"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:,.0f} s"

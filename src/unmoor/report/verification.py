@@ -72,7 +72,9 @@ def _amount(made: Verification) -> str:
 def _how_bad(made: Verification) -> str:
     summed = [fault for fault in made.faults if fault.kind != "structure"]
     if not summed:
-        return "its structure is broken" if len(made.faults) == 1 else f"{count(len(made.faults), 'fault')} in structure"
+        return (
+            "its structure is broken" if len(made.faults) == 1 else f"{count(len(made.faults), 'fault')} in structure"
+        )
     is_are = "is" if len(summed) == 1 else "are"
     return f"{len(summed):,} of {count(made.records, 'record')} {is_are} not what was saved"
 
@@ -119,7 +121,9 @@ def _rest(made: Verification, page: Page) -> list[str]:
     for row in made.unchecked:
         lines += page.wrap(f"unverified  {_unchecked(row)}", first="  ", rest=" " * 14)
     if made.newest:
-        how = "newest that verifies here" if made.newest_holds else "newest beside it, whole in structure (not verified)"
+        how = (
+            "newest that verifies here" if made.newest_holds else "newest beside it, whole in structure (not verified)"
+        )
         told = f"{how}: {plain(made.newest)}"
         lines += page.wrap(told, first="  -> ", rest="     ")
     return lines

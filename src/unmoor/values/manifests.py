@@ -8,19 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["sound"]
+__all__ = ["BY_STRUCTURE", "UNORDERED", "sound"]
+
+BY_STRUCTURE: Final = "structure"
+"""What a manifest says under `labels` where no run gave its labels: a conversion told roles by structure."""
+
+UNORDERED: Final = "unordered"
+"""Where a manifest keeps the key paths of models whose names stand in no order that a model had."""
 
 _TEXTS: Final = ("names", "wrappers", "devices")
 
 
 def sound(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest, its `roles` and `numpy` without what is malformed in them.
+    """The manifest, its `roles`, `numpy` and `unordered` without what is malformed in them.
 
     >>> sound({"roles": {"model": {"keys": ["model"], "names": 5}, "ema": 7}, "numpy": [["a", 0], "b", [[]]]})
     {'roles': {'model': {'keys': ['model']}}, 'numpy': [['a', 0]]}
     """
     made = dict(manifest)
-    for key, kept in (("roles", _roles), ("numpy", _places)):
+    for key, kept in (("roles", _roles), ("numpy", _places), (UNORDERED, _places)):
         if key in made:
             made[key] = kept(made[key])
     return made

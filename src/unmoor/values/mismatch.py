@@ -26,8 +26,8 @@ SITUATIONS: Final = {
     "code": "a line of the user's own code",
     "optimizer": "the step of an optimizer",
     "capturable": "the step of an optimizer whose option asks for state on an accelerator",
+    "wrapper": "DataParallel, which found a tensor of its module elsewhere",
     "backward": "the backward pass, which runs outside of Python",
-    "hidden": "code whose frames are gone: a replica, a worker, a compiled model",
 }
 """Where the operation was met."""
 
@@ -35,7 +35,9 @@ FIXES: Final = {
     "batch": "Move the batch",
     "tensor": "Move it",
     "model": "Move the model, before its optimizer is built",
+    "split": "Put the model on one device, before its optimizer is built",
     "loss": "Move the loss",
+    "module": "Move that module too",
     "attribute": "Register it where it is made, so that it moves with the model",
     "made": "Make it where it is needed",
     "state": "Bring the state to its parameters",
@@ -48,14 +50,22 @@ FIXES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of code: `file` relative to the current directory where it lies beneath, its number and its text."""
+    """A line of code: `file` relative to the current directory where it lies beneath, its number and its text.
+
+    The number is 0 where there is no line that a person could open.
+    """
 
     file: str
     line: int
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}  {self.text}".rstrip()
+        return f"{self.spot}  {self.text}".rstrip()
+
+    @property
+    def spot(self) -> str:
+        """The file and the number."""
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,9 @@ PLAINER: Final = (
 )
 """What is written for what; all else is refused, or left out on request."""
 
-JOINED: Final = {
-    **{f"pathlib{place}.{kind}Path": sep for place in ("", "._local") for kind, sep in (("Posix", "/"), ("PurePosix", "/"),
-       ("Windows", "\\"), ("PureWindows", "\\"), ("", "/"), ("Pure", "/"))},
-}  # fmt: skip
+_KINDS: Final = {"": "/", "Pure": "/", "Posix": "/", "PurePosix": "/", "Windows": "\\", "PureWindows": "\\"}
+
+JOINED: Final = {f"pathlib{m}.{kind}Path": sep for m in ("", "._local") for kind, sep in _KINDS.items()}
 """Path classes, which are pickled as their parts -> what joins these."""
 
 FIRST: Final = frozenset({"decimal.Decimal", "fractions.Fraction", "numpy.dtype"})

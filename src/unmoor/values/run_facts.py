@@ -114,7 +114,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class ParamFacts:
-    """A parameter in a group: its tensor, and its state by key path (`old_dirs[0]`). `keys` are the keys of the state."""
+    """A parameter in a group: its tensor, its state by key path (`old_dirs[0]`), and the keys of that state."""
 
     tensor: TensorFact
     state: tuple[TensorFact, ...] = ()
@@ -180,8 +180,11 @@ class ScalerFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeafFact:
-    """A tensor of the batch. `path` are the steps that lead there: kind of container (map, list, tuple, named, object)
-    and key. `target` tells that it is what the loss compares with, `argument` which argument of forward it is part of.
+    """A tensor of the batch.
+
+    `path` are the steps that lead there: kind of container (map, list, tuple, named, object, set) and key. `target`
+    tells that the loss compares with it, `argument` which argument of forward it is part of, "" where that is not
+    known. `sure` tells that the model is sure to read it.
     """
 
     tensor: TensorFact
@@ -203,9 +206,9 @@ class BatchFacts:
 
 @dataclass(frozen=True, slots=True)
 class LossFacts:
-    """A loss: its own tensors (weights, pos_weight, what its closure holds). `kind` is the row of the table of losses.
+    """A loss: its own tensors (weights, pos_weight, what its closure holds), and the name of its class or function.
 
-    `module` tells that .to moves it. `dtyped` are the names of tensors that must have the dtype of the output.
+    `module` tells that .to moves it.
     """
 
     label: str
@@ -213,7 +216,6 @@ class LossFacts:
     class_name: str
     tensors: tuple[TensorFact, ...]
     module: bool = True
-    dtyped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +241,11 @@ class GeneratorFact:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A whole run. `capturable` are the device types on which steps can be captured, `others` the devices of other
-    ranks of this machine. `bad` are places of values that are not finite, `twins` pairs of names of equal values; both
-    are looked for on request. `unseen` are labels with the reason why nothing can be told of them.
+    """A whole run.
+
+    `capturable` and `fused` are the device types that have kernels for these switches, `others` the devices of other
+    ranks of this machine. `bad` are places of values that are not finite, looked for on request. `unseen` are labels
+    with the reason why nothing can be told of them.
     """
 
     models: tuple[ModelFacts, ...] = ()
@@ -257,5 +261,4 @@ class RunFacts:
     fused: frozenset[str] = frozenset()
     others: Mapping[str, int] = field(default_factory=dict)
     bad: tuple[tuple[str, str], ...] = ()
-    twins: tuple[tuple[str, str], ...] = ()
     unseen: tuple[tuple[str, str], ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from unmoor.describe import describe_file
@@ -15,6 +15,7 @@ from unmoor.live.stored import Extent, pickle_stored
 from unmoor.values.report import Receipt
 from unmoor.values.text import format_shape
 
+from .converting_meter import Meter
 from .saving import MANIFEST, archive_name, storage_spans, writer
 
 if TYPE_CHECKING:
@@ -30,14 +31,12 @@ __all__ = ["hold_against", "write_torch"]
 Crcs = Mapping[str, tuple[int, int, int]]
 
 
-def write_torch(
-    target: str, content: Content, taken: Taken, sources: Sources, progress: Callable[[int], None] | None
-) -> Receipt:
+def write_torch(target: str, content: Content, taken: Taken, sources: Sources, meter: Meter) -> Receipt:
     """Write the tree to `target` as a standard torch zip, whole and durable."""
     pickled, held = pickle_stored(content.tree, content.stored.values())
     extents = {key: part for key, part in held.items() if isinstance(part, Extent)}
     summed = {key: extent for key, extent in extents.items() if sources.sums_storage(extent)}
-    sources.check_ahead({extent.storage.key for extent in summed.values()})
+    sources.check_ahead({sources.read_key(extent.storage) for extent in summed.values()})
     blobs = [
         (key, part.nbytes, sources.of_storage(part) if isinstance(part, Extent) else part) for key, part in held.items()
     ]
@@ -50,7 +49,9 @@ def write_torch(
         sources.hold((extent.storage, crcs[f"data/{key}"][2]) for key, extent in summed.items())
         return [*torch_trailer(crcs), _manifest(content, crcs, taken.manifest)]
 
-    with publish(target, needed=sum(r.nbytes for r in records), durability="disk", check=check) as temporary:
+    needed = sum(record.nbytes for record in records)
+    meter.total(needed)
+    with publish(target, needed=needed, durability="disk", check=check) as temporary:
         write_archive(
             temporary,
             records,
@@ -58,7 +59,7 @@ def write_torch(
             finish=finish,
             threads=sources.threads,
             buffer_bytes=sources.buffer_bytes,
-            progress=progress,
+            progress=meter.progress,
         )
     return Receipt(target, os.stat(target).st_size, 0.0, {}, converted=tuple(content.converted))
 
@@ -67,7 +68,8 @@ def _manifest(content: Content, crcs: Crcs, own: Mapping[str, Any] | None) -> Re
     """What the source's own manifest says of roles and ranks, and where things lie now."""
     common = {"manifest": 1, "world_size": 1, "roles": {}, **(own or {})}
     arrays = [list(keys) for keys in content.arrays]
-    text = json.dumps({**common, **writer(), "numpy": arrays, "storages": storage_spans(crcs)}, separators=(",", ":"))
+    told = {**common, **writer(), "numpy": arrays, "storages": storage_spans(crcs)}
+    text = json.dumps(told, separators=(",", ":"))
     return Record(MANIFEST, len(text.encode()), text.encode())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,31 +19,49 @@ from unmoor.values.strides import contiguous
 from unmoor.values.text import key_text, listing
 
 from .converting_file import hold_against
+from .converting_meter import Meter
 from .saving_flat import Row, flat_head
 
 if TYPE_CHECKING:
     from unmoor.distributed.stored_sources import Sources
     from unmoor.live.content import Content
-    from unmoor.plan.taking import Taken
+    from unmoor.plan.taken import Taken
 
-__all__ = ["write_flat_nodes"]
+__all__ = ["Flat", "bytes_of", "check_flat", "flat_of", "head_of", "write_file", "write_flat_nodes"]
 
 _RESERVED: Final = "__metadata__"
 _SHOWN: Final = 20
 
 
 @dataclass(slots=True)
-class _Flat:
+class Flat:
+    """Tensors by name, other names of the same, what will not be found as it was, and what cannot be written."""
+
     nodes: dict[str, TensorNode] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     converted: list[Change] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
-def write_flat_nodes(
-    target: str, content: Content, taken: Taken, sources: Sources, progress: Callable[[int], None] | None
-) -> Receipt:
+def write_flat_nodes(target: str, content: Content, taken: Taken, sources: Sources, meter: Meter) -> Receipt:
     """Write the tensors of the tree to `target`, whole and durable. Raises UsageError for all that the format lacks."""
+    flat = flat_of(target, content, taken)
+    check_flat(flat, sources)
+    meter.total(sum(bytes_of(node) for node in flat.nodes.values()))
+    meant = [entry for entry in taken.tensors if entry.path in flat.nodes]
+
+    def check(temporary: str) -> None:
+        hold_against(describe_file(temporary).tensors, meant, target)
+
+    head, order = head_of(flat, list(flat.nodes), target)
+    needed = len(head) + sum(bytes_of(flat.nodes[name]) for name in order)
+    with publish(target, needed=needed, durability="disk", check=check) as temporary:
+        write_file(temporary, flat, head, order, sources, meter)
+    return Receipt(target, os.stat(target).st_size, 0.0, {}, converted=(*content.converted, *flat.converted))
+
+
+def flat_of(target: str, content: Content, taken: Taken) -> Flat:
+    """The tensors of the tree by name. Raises UsageError for all that the format lacks."""
     flat = _flat(content, taken)
     if flat.faults:
         more = [f"and {len(flat.faults) - _SHOWN:,} more"] if len(flat.faults) > _SHOWN else []
@@ -53,26 +71,37 @@ def write_flat_nodes(
             remedy='Take one model alone, only="model" or its key path; or convert to a .pt file or a folder.',
             path=target,
         )
-    order = sorted(flat.nodes, key=lambda name: -DTYPES[flat.nodes[name].dtype].itemsize)
-    sums = {node.storage.key for node in flat.nodes.values() if node.storage is not None and sources.sums_tensor(node)}
-    sources.check_ahead(sums)
-    blobs = [(nbytes_of(flat.nodes[name].dtype, flat.nodes[name].numel), name) for name in order]
-    rows = {name: Row(node.dtype, node.shape, nbytes_of(node.dtype, node.numel)) for name, node in flat.nodes.items()}
-    head = flat_head(rows, order, flat.aliases, target)
-    meant = [entry for entry in taken.tensors if entry.path in flat.nodes]
-
-    def check(temporary: str) -> None:
-        hold_against(describe_file(temporary).tensors, meant, target)
-
-    needed = len(head) + sum(nbytes for nbytes, _ in blobs)
-    with publish(target, needed=needed, durability="disk", check=check) as temporary:
-        data = [(nbytes, sources.of_tensor(flat.nodes[name])) for nbytes, name in blobs]
-        write_flat(temporary, head, data, buffer_bytes=sources.buffer_bytes, progress=progress)
-    return Receipt(target, os.stat(target).st_size, 0.0, {}, converted=(*content.converted, *flat.converted))
+    return flat
 
 
-def _flat(content: Content, taken: Taken) -> _Flat:
-    flat = _Flat()
+def check_flat(flat: Flat, sources: Sources) -> None:
+    """Read and check what the sums of the values, as they are written, do not prove."""
+    nodes = [node for node in flat.nodes.values() if node.storage is not None and sources.sums_tensor(node)]
+    sources.check_ahead({sources.read_key(node.storage) for node in nodes if node.storage is not None})
+
+
+def bytes_of(node: TensorNode) -> int:
+    """How many bytes a tensor takes in a file."""
+    return nbytes_of(node.dtype, node.numel)
+
+
+def head_of(flat: Flat, names: Sequence[str], target: str) -> tuple[bytes, list[str]]:
+    """The head of a file with tensors of these names, and their order in it."""
+    order = sorted(names, key=lambda name: -DTYPES[flat.nodes[name].dtype].itemsize)
+    rows = {name: Row(node.dtype, node.shape, bytes_of(node)) for name in names for node in (flat.nodes[name],)}
+    held = set(names)
+    aliases = {name: own for name, own in flat.aliases.items() if own in held}
+    return flat_head(rows, order, aliases, target), order
+
+
+def write_file(path: str, flat: Flat, head: bytes, order: Sequence[str], sources: Sources, meter: Meter) -> None:
+    """Write one file, tensor after tensor."""
+    data = [(bytes_of(flat.nodes[name]), sources.of_tensor(flat.nodes[name])) for name in order]
+    write_flat(path, head, data, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
+
+
+def _flat(content: Content, taken: Taken) -> Flat:
+    flat = Flat()
     tree = content.tree
     if not isinstance(tree, Mapping):
         flat.faults.append(f"the tree: {kind_of(tree)}, and no mapping of names to tensors")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from unmoor.distributed.saving import Writer
@@ -16,6 +16,7 @@ from unmoor.values.frames import FrameError
 from unmoor.values.nodes import kind_of
 from unmoor.values.report import Receipt
 
+from .converting_meter import Meter
 from .saving import writer
 from .saving_folder import Completion, is_own
 
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["write_folder"]
 
 
-def write_folder(
-    target: str, content: Content, taken: Taken, sources: Sources, progress: Callable[[int], None] | None
-) -> Receipt:
+def write_folder(target: str, content: Content, taken: Taken, sources: Sources, meter: Meter) -> Receipt:
     """Write the tree to the folder `target`, whole and durable. Raises UsageError for what no folder can hold."""
     target = target.rstrip("/" + os.sep) or target
     if not isinstance(content.tree, dict):
@@ -51,13 +50,14 @@ def write_folder(
     manifest = _manifest(content, taken.manifest, share.frame)
     promise = {entry.keys: (entry.shape, entry.dtype) for entry in taken.tensors}
     needed = sum(entry.nbytes for entry in taken.tensors)
+    meter.total(needed)
     try:
         staging = stage(target, own=is_own)
         try:
             folder = staging.beside(target)
             refuse_full(folder, needed)
             complete = Completion(staging, target, manifest, promise)
-            save_stored(share, Writer(folder, path=target, share=share, complete=complete, progress=progress))
+            save_stored(share, Writer(folder, path=target, share=share, complete=complete, progress=meter.progress))
         except BaseException:
             discard(staging, target)
             raise

@@ -20,14 +20,22 @@ _KINDS: Final = {"loss": "model", "ema": "model"}
 """Roles whose state is of another role's kind."""
 
 
+_MANUAL: Final = {"optimizer": " See docs/errors.md#param-groups."}
+"""Where the documentation has more to say of a part of the wrong kind, by role."""
+
+
 def with_neighbours(error: KindError, path: str) -> KindError:
     """The same error, with what the other checkpoints of the folder hold and which of them was probably meant."""
-    if Path(path).is_dir() or not error.wanted:
-        return error
-    beside = list(_neighbours(Path(path)))
-    wanted = _KINDS.get(error.wanted, error.wanted)
-    if not beside:
-        return error
+    beside = [] if Path(path).is_dir() or not error.wanted else list(_neighbours(Path(path)))
+    rows, hint = _told(beside, error.wanted) if beside else ([], "")
+    remedy = error.remedy + hint + _MANUAL.get(error.wanted, "")
+    made = KindError(error.headline, details=(*error.details, *rows), remedy=remedy, path=path)
+    made.wanted = error.wanted
+    return made
+
+
+def _told(beside: list[tuple[str, tuple[str, ...]]], role: str) -> tuple[list[str], str]:
+    wanted = _KINDS.get(role, role)
     listed = ", ".join(f"{name} ({', '.join(roles)})" for name, roles in beside)
     rows = [f"nearby     {listed}"]
     fitting = [name for name, roles in beside if wanted in roles]
@@ -35,10 +43,7 @@ def with_neighbours(error: KindError, path: str) -> KindError:
     meant = next(iter(told or fitting), "") if told or len(fitting) == 1 else ""
     if not fitting:
         rows.append(f"           no {wanted} state is among them")
-    hint = f" Its {wanted} is probably {meant}." if meant else ""
-    made = KindError(error.headline, details=(*error.details, *rows), remedy=error.remedy + hint, path=path)
-    made.wanted = error.wanted
-    return made
+    return rows, f" Its {wanted} is probably {meant}." if meant else ""
 
 
 def newest_beside(path: str) -> list[tuple[str, int]]:

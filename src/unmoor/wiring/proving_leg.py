@@ -32,7 +32,7 @@ from .building import function_of
 from .restoring import Asked, restore_path
 from .saving_call import save_path
 
-__all__ = ["ENVIRONMENT", "Leg", "main", "objects_to_save", "run_leg"]
+__all__ = ["ENVIRONMENT", "Leg", "main", "objects_to_save", "run_leg", "with_state"]
 
 ENVIRONMENT: Final = "UNMOOR_PROVING"
 """Set in the processes of a proof, so that a script that they import does not begin another one."""
@@ -184,7 +184,7 @@ def _save(leg: Leg, loop: Loop) -> None:
         return
     kept, left = objects_to_save(loop.built.objects, leg.omit)
     rng = kept.pop("rng", {})
-    objects, plain = _sorted(kept)
+    objects, plain = with_state(kept)
     values = {**plain, "progress": dict(loop.progress)}
     save_path(
         leg.save_to,
@@ -206,7 +206,7 @@ def _resume(leg: Leg, loop: Loop) -> Built:
         return loop.built if made is None else sorted_run(_without(made, "progress"), loop.built.name)
     kept, left = objects_to_save(loop.built.objects, leg.omit)
     rng = False if "rng" in left else kept.pop("rng", None) or True
-    objects, plain = _sorted(kept)
+    objects, plain = with_state(kept)
     takes_device = "device" in parameters_of(function_of(leg.build))
     asked = Asked(
         roles=objects,
@@ -242,7 +242,7 @@ def _without(made: Any, key: str) -> Any:
 _ROLES: Final = ("model", "optimizer", "scheduler", "scaler", "loss", "metrics", "ema", "loader")
 
 
-def _sorted(kept: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def with_state(kept: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Objects with a state, and plain values. A loss that is a plain function has no state to save."""
     objects, plain = {}, {}
     for key, value in kept.items():

@@ -83,10 +83,13 @@ def _check(asked: Asked) -> None:
         )
 
 
-def prepare(path: str, asked: Asked) -> tuple[Plan, Handles]:
-    """The plan for what was asked, and the live objects behind it. Changes nothing."""
+def prepare(path: str, asked: Asked, catalog: Catalog | None = None) -> tuple[Plan, Handles]:
+    """The plan for what was asked, and the live objects behind it. Changes nothing.
+
+    `catalog` is that of the path, where it is known already.
+    """
     _check(asked)
-    return _plan(describe_path(path), asked)
+    return _plan(catalog or describe_path(path), asked)
 
 
 def _plan(catalog: Catalog, asked: Asked, place: tuple[int, int] | None = None) -> tuple[Plan, Handles]:

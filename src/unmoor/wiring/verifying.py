@@ -17,7 +17,7 @@ from unmoor.filing import path_text
 from unmoor.report.verification import verification_text
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage, deflated
-from unmoor.values.verification import BadData, Record, Unchecked, Verification
+from unmoor.values.verification import BadData, Unchecked, Verification
 
 from .neighbours import newest_beside
 from .spans import open_spans

@@ -50,7 +50,7 @@
     ["storage", (i) => Math.max(sharing(i) - 1, 0) * 1e16 + Math.max(whole(i) - bytes[i], 0)],
   ];
   const NUMBERS = new Set(["shape", "bytes", "storage"]);
-  const PAGE = 100;
+  const PAGE = 50;
   const PRINTED = 2000;
   const order = new Intl.Collator("en", { numeric: true });
   const haystack = [];

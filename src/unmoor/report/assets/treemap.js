@@ -28,6 +28,9 @@
     if (i) children.get(above).push(i);
   });
   const inner = (i) => (children.get(i) || []).filter((child) => bytes[child] > 0);
+  const depth = [];
+  parent.forEach((above, i) => { depth[i] = above < 0 ? 0 : depth[above] + 1; });
+  const levels = () => (map.clientWidth < 600 ? 3 : 5);
 
   if (!total) {
     map.replaceChildren(make("p", "The tensors of this file hold no bytes: there is nothing to draw.", { className: "none" }));
@@ -40,16 +43,16 @@
     const known = colourNames();
     const palette = Array.from({ length: 8 }, (_, i) => variable(`--c${i}`));
     const branch = variable("--raised");
-    const fill = kind.map((k) => (k < 0 ? branch : palette[known.get(data.kinds[k][WAYS.indexOf(way)]) ?? 7]));
+    const open = (i) => inner(i).length && depth[i] - depth[level] < levels() - 1;
+    const fill = kind.map((k, i) => (open(i) ? branch : palette[known.get(data.kinds[k][WAYS.indexOf(way)]) ?? 7]));
     const ink = variable("--ink");
-    const text = kind.map((k, i) => (k < 0 ? ink : bright(fill[i]) > 0.18 ? "#101214" : "#ffffff"));
+    const text = fill.map((colour, i) => (open(i) ? ink : bright(colour) > 0.18 ? "#101214" : "#ffffff"));
     return { fill, text };
   }
 
   function draw() {
     const { fill, text } = colours();
-    const narrowScreen = map.clientWidth < 600;
-    const words = kind.map((k) => (k < 0 ? "" : `<br>${inert(`mostly ${data.kinds[k].slice(0, 3).join(", ")}`)}`));
+    const words = kind.map((k, i) => `<br>${counts[i] > 1 ? "mostly " : ""}${inert(data.kinds[k].slice(0, 3).join(", "))}`);
     const trace = {
       type: "treemap",
       ids: label.map((_, i) => String(i)),
@@ -59,8 +62,8 @@
       branchvalues: "total",
       sort: true,
       level: String(level),
-      maxdepth: narrowScreen ? 3 : 4,
-      text: bytes.map((size) => `${bytesText(size)} · ${share(size)}`),
+      maxdepth: levels(),
+      text: bytes.map(bytesText),
       texttemplate: "%{label}<br>%{text}",
       customdata: bytes.map((size, i) => `${inert(path[i] || "all tensors")}<br>${tensors(counts[i])}, ${bytesText(size)}, ${share(size)}${words[i]}`),
       hovertemplate: "%{customdata}<extra></extra>",
@@ -111,7 +114,7 @@
 
   function go(i) {
     level = i;
-    window.Plotly.restyle(map, { level: [String(i)] });
+    draw();
     narrow({ below: path[i] });
     trail();
   }

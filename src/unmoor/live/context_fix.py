@@ -1,0 +1,164 @@
+"""The line that cures a mismatch, in the names of the frame where it belongs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from unmoor.values.mismatch import Fix, Met, SourceLine
+
+from .context_frames import Source, Step, source_line
+from .context_look import is_factory, look
+from .context_names import Known, Names
+
+__all__ = ["Culprit", "Making", "anchor_in", "fix_for", "making_of"]
+
+_ORDER: Final = ("made", "attribute", "loss", "state", "given", "result", "buffer", "parameter", "gradient")
+"""Which tensor the fix is for, where several are away."""
+
+
+class Making:
+    """The statement that made a variable by a call that names no device: where it stands, and how it would be right."""
+
+    def __init__(self, source: Source, statement: ast.stmt, call: ast.Call) -> None:
+        step = source.step
+        self.line: SourceLine = source_line(Step(step.frame, statement.lineno, step.lasti))
+        self._source, self._statement, self._call = source, statement, call
+
+    def corrected(self, device: str) -> str:
+        """The statement with a device: as it is written where it takes one line, else made over."""
+        call = self._call
+        device = f"device={device}"
+        if self._statement.lineno != self._statement.end_lineno or call.end_col_offset is None:
+            return f"{ast.unparse(call)[:-1]}, {device})"
+        raw = self._source.text[self._statement.lineno - 1].encode()
+        comma = ", " if call.args or call.keywords else ""
+        end = call.end_col_offset
+        text = raw[: end - 1] + f"{comma}{device})".encode() + raw[end : self._statement.end_col_offset]
+        return text[self._statement.col_offset :].decode()
+
+
+def making_of(step: Step, root: str) -> Making | None:
+    """How a frame's variable was last made before the frame's line, where that was by one of torch's factories."""
+    source = Source(step)
+    made = None
+    for statement, value in sorted(_assignments(source.function(), root), key=lambda pair: pair[0].lineno):
+        if (statement.end_lineno or statement.lineno) < step.line or isinstance(statement, ast.For | ast.AsyncFor):
+            call = next((node for node in ast.walk(value) if is_factory(node, step)), None)
+            made = Making(source, statement, call) if isinstance(call, ast.Call) else None
+    return made
+
+
+def _assignments(function: ast.AST | None, root: str) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    """Statements of a function that give a variable a value, and the value."""
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.Assign):
+            targets = [one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+            if root in targets and not any(isinstance(target, ast.Subscript) for target in node.targets):
+                yield node, node.value
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign) and node.value is not None:
+            if isinstance(node.target, ast.Name) and node.target.id == root:
+                yield node, node.value
+        elif isinstance(node, ast.For | ast.AsyncFor) and root in {
+            one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)
+        }:
+            yield node, ast.Constant(None)
+
+
+class Culprit:
+    """A tensor that is away from home, as the fix needs it."""
+
+    def __init__(self, met: Met, known: Known | None, making: Making | None, owner: Any = None) -> None:
+        self.met, self.known, self.making, self.owner = met, known, making, owner
+        held = look(ast.parse(known.root, mode="eval").body, known.step) if known and known.step and known.root else None
+        self.is_loss = type(held).__module__ == "torch.nn.modules.loss"
+
+
+def fix_for(culprits: list[Culprit], names: Names, model: Any, home: str, anchor: str) -> Fix:
+    """The cure for the gravest of the tensors that are away.
+
+    `anchor` is an expression that is at home where the code failed, "" where there is none.
+    """
+    if not culprits:
+        return Fix("", "")
+    culprit = min(culprits, key=lambda one: _ORDER.index(one.met.kind))
+    kind, met, known = culprit.met.kind, culprit.met, culprit.known
+    if kind == "made" and culprit.making is not None:
+        return Fix("made", culprit.making.corrected(f"{anchor}.device" if anchor else repr(home)))
+    if kind == "made":
+        comma = "" if met.name.endswith("()") else ", "
+        return Fix("made", f"{met.name[:-1]}{comma}device={f'{anchor}.device' if anchor else repr(home)})")
+    if kind == "attribute":
+        return _registered(met, anchor, home)
+    if kind == "loss":
+        module = known.root if known is not None and known.root else met.name.rpartition(".")[0]
+        return Fix("loss" if culprit.is_loss else "module", f'{module}.to("{home}")')
+    if kind in ("parameter", "buffer"):
+        return Fix("model", f'{_called(model, names, "model")}.to("{home}")')
+    if kind == "state":
+        optimizer = _called(culprit.owner, names, "optimizer")
+        return Fix("state", f"{optimizer}.load_state_dict({optimizer}.state_dict())")
+    if kind == "result" and len({parameter.device for parameter in names.parameters.values()}) > 1:
+        return Fix("split", f'{_called(model, names, "model")}.to("{home}")')
+    return _moved(met, known, names, model, home, anchor)
+
+
+def _registered(met: Met, anchor: str, home: str) -> Fix:
+    """The cure for an attribute: a buffer; for one inside of a list or dict a move where it is used."""
+    name = met.name.rpartition(".")[2]
+    if name.isidentifier():
+        return Fix("attribute", f'self.register_buffer("{name}", {name}, persistent=False)')
+    return Fix("tensor", f"self.{name}.to({f'{anchor}.device' if anchor else repr(home)})")
+
+
+def _moved(met: Met, known: Known | None, names: Names, model: Any, home: str, anchor: str) -> Fix:
+    """The cure for a tensor that was handed in: it is moved, with all of its batch."""
+    if known is None or known.step is None:
+        return Fix("tensor", f"{met.name}.to({anchor + '.device' if anchor else repr(home)})")
+    in_container = met.name != known.root
+    held = known.step.value(known.root)
+    what = met.name if in_container and not isinstance(held, dict | list | tuple) and known.root == "self" else known.root
+    like = _in_frame(model, known.step, home)
+    if like:
+        return Fix("batch" if what != met.name else "tensor", f"{what} = unmoor.to_device({what}, like={like})")
+    to = f"{anchor}.device" if anchor and what == met.name else f'"{home}"'
+    if what == met.name:
+        return Fix("tensor", f"{what} = {what}.to({to})")
+    return Fix("batch", f'{what} = unmoor.to_device({what}, "{home}")')
+
+
+def _in_frame(model: Any, step: Step, home: str) -> str:
+    """The variable of a frame that holds the model, or a module of it, that is at home."""
+    for name, value in step.frame.f_locals.items():
+        if isinstance(value, nn.Module) and (value is model or name == "self"):
+            devices = {str(parameter.device) for parameter in value.parameters()}
+            if devices == {home}:
+                return name
+    owner = step.value("self")
+    for name, value in getattr(owner, "__dict__", {}).items():
+        if value is model and model is not None:
+            return f"self.{name}"
+    return ""
+
+
+def _called(value: Any, names: Names, default: str) -> str:
+    known = names.variable(value) if value is not None else None
+    return known.name if known is not None else default
+
+
+def anchor_in(step: Step, source: Source, home: str) -> str:
+    """A variable of the failing frame that is a tensor at home: the first that the failing code names."""
+    node = source.statement()
+    for one in ast.walk(node) if node is not None else ():
+        if isinstance(one, ast.Name):
+            value = look(one, step)
+            if isinstance(value, torch.Tensor) and str(value.device) == home:
+                return one.id
+    for name, value in step.frame.f_locals.items():
+        if isinstance(value, torch.Tensor) and str(value.device) == home and name.isidentifier():
+            return name
+    return ""

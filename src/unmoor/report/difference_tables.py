@@ -1,0 +1,179 @@
+"""The tables of a difference: names folded into patterns, the numbers of all that a pattern covers in one row. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Final
+
+from unmoor.values.difference import Distance, Leaf, TensorDifference, ValueDifference
+from unmoor.values.text import count, format_shape
+
+from .grouping import Row, fold, pattern_text
+from .layout import Page, plain
+
+__all__ = ["cast_rows", "only_rows", "tensor_rows", "value_rows"]
+
+_ROWS: Final = 24
+"""The most rows of a table; --all has all of them."""
+
+_WORDS: Final = 4
+_THOUSAND: Final = 100_000
+_CLOSE: Final = 0.9999
+
+Cells = tuple[str, ...]
+
+
+def only_rows(leaves: Sequence[Leaf], page: Page, *, all_names: bool) -> list[Cells]:
+    """Tensors that one side has alone."""
+    kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
+    named = zip((leaf.path for leaf in leaves), kinds, strict=True)
+    rows = []
+    for pattern, row in _folded(named, page, all_names=all_names):
+        texts = dict.fromkeys(f"{format_shape(shape)} {plain(dtype)}" for shape, dtype in row.kinds)
+        rows.append((pattern, ", ".join(texts)))
+    return _cut(rows, all_names=all_names)
+
+
+def value_rows(values: Sequence[ValueDifference], page: Page, *, all_names: bool) -> list[Cells]:
+    """Plain values that differ."""
+    found: dict[str, list[ValueDifference]] = {}
+    for value in values:
+        found.setdefault(value.path, []).append(value)
+    rows = []
+    for pattern, row in _folded(((value.path, value.kind) for value in values), page, all_names=all_names):
+        held = [found[name][0] for name, _ in row.unfold()]
+        texts = [_change(value) for value in held]
+        more = f", ... ({count(len(held), 'value')})" if len(set(texts)) > 1 else ""
+        rows.append((pattern, f"{texts[0]}{more}"))
+    return _cut(rows, all_names=all_names)
+
+
+def _change(value: ValueDifference) -> str:
+    if value.kind == "only-a":
+        return f"{plain(value.a)}, not in b"
+    if value.kind == "only-b":
+        return f"{plain(value.b)}, not in a"
+    return f"{plain(value.a)} -> {plain(value.b)}" if value.b else plain(value.a)
+
+
+def cast_rows(changed: Sequence[TensorDifference], page: Page, *, all_names: bool) -> list[Cells]:
+    """Tensors whose shape or dtype differs."""
+    named = [(one.name, _cast(one)) for one in changed if one.reshaped or one.cast]
+    rows = [(pattern, row.kinds[0]) for pattern, row in _folded(named, page, all_names=all_names)]
+    return _cut(rows, all_names=all_names)
+
+
+def _cast(one: TensorDifference) -> str:
+    told = []
+    if one.reshaped:
+        told.append(f"{format_shape(one.a.shape)} -> {format_shape(one.b.shape)}")
+    if one.cast:
+        told.append(f"{plain(one.a.dtype)} -> {plain(one.b.dtype)}")
+    same = one.cast and one.distance is not None and one.distance.differing == 0
+    return ", ".join(told) + (", values equal" if same else "")
+
+
+def tensor_rows(changed: Sequence[TensorDifference], page: Page, *, all_names: bool) -> list[Cells]:
+    """Tensors whose elements differ, with how far they are apart; several in one row with the worst of them."""
+    found = {one.name: one for one in changed if one.distance is not None and one.distance.differing != 0}
+    named = [(name, (one.a.dtype, _is_numeric(one.distance))) for name, one in found.items()]
+    rows: list[Cells] = []
+    title = ""
+    for pattern, row in _folded(named, page, all_names=all_names):
+        head, _, rest = pattern.partition(".")
+        if not all_names and rest and head != title:
+            title = head
+            rows.append((f"  {head}",))
+        shown = f"    {rest}" if rest and not all_names else f"  {pattern}"
+        rows.append((shown, *_numbers([found[name] for name, _ in row.unfold()])))
+    return _cut(rows, all_names=all_names)
+
+
+def _is_numeric(distance: Distance | None) -> bool:
+    return distance is not None and distance.max_abs is not None
+
+
+def _numbers(held: Sequence[TensorDifference]) -> Cells:
+    distances = [one.distance for one in held if one.distance is not None]
+    elements = sum(one.elements for one in held)
+    differing = None if any(d.differing is None for d in distances) else sum(d.differing or 0 for d in distances)
+    worst = [_largest(d.max_abs for d in distances), _largest(d.max_rel for d in distances)]
+    cosines = [d.cosine for d in distances if d.cosine is not None]
+    strange = sum(d.not_finite for d in distances)
+    last = _first(distances[0]) if len(held) == 1 else count(len(held), "tensor")
+    tail = f"; {strange:,} NaN or infinite on a side" if strange else ""
+    return (
+        _share(differing, elements),
+        *("" if value is None else f"{value:.1e}" for value in worst),
+        _cosine(min(cosines)) if cosines else "",
+        f"{last}{tail}",
+    )
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _share(differing: int | None, elements: int) -> str:
+    if differing is None:
+        return "yes"
+    if elements == 1:
+        return "1"
+    if differing == elements:
+        return f"all {_short(elements)}"
+    return f"{_short(differing)} of {_short(elements)}"
+
+
+def _short(number: int) -> str:
+    """A number of elements in few characters."""
+    if number < _THOUSAND:
+        return f"{number:,}"
+    size, unit = number / 1000, 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g}{_UNITS[unit]}"
+
+
+_UNITS: Final = ("k", "M", "G", "T")
+
+
+def _cosine(cosine: float) -> str:
+    """As it is; close to one by how far it is from it."""
+    if cosine >= 1.0:
+        return "1"
+    return f"1-{1 - cosine:.0e}" if cosine > _CLOSE else f"{cosine:.4f}"
+
+
+def _first(distance: Distance) -> str:
+    """The first differing element and what stands there."""
+    values = distance.values
+    change = f"{_value(values[0])} -> {_value(values[1])}" if values is not None else ""
+    if not distance.first:
+        return change
+    where = f"[{', '.join(map(str, distance.first))}]"
+    return f"{where.replace(' ', chr(0xA0))} {change}".rstrip()
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float | complex) else str(value)
+
+
+def _folded(
+    named: Iterable[tuple[str, Hashable]], page: Page, *, all_names: bool
+) -> list[tuple[str, Row[Any]]]:
+    """Pattern and row of names, each name on its own with `all_names`."""
+    items = list(named)
+    if all_names:
+        rows = [Row(((name,),), (kind,)) for name, kind in items]
+        return [(plain(name), row) for (name, _), row in zip(items, rows, strict=True)]
+    return [
+        (plain(pattern_text(row.pattern, longest=_WORDS, ellipsis=page.ellipsis)) or "(the tensor itself)", row)
+        for row in fold(items)
+    ]
+
+
+def _cut(rows: list[Cells], *, all_names: bool) -> list[Cells]:
+    if all_names or len(rows) <= _ROWS + 1:
+        return rows
+    return [*rows[:_ROWS], (f"  and {count(len(rows) - _ROWS, 'row')} more",)]
+

@@ -1,0 +1,245 @@
+"""relocate for zips: new records behind the old bytes, described before they are seen; and its undo."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from unmoor.describe.pausing import collector_paused
+from unmoor.describe.torch_zip import describe_zip
+from unmoor.describe.zip_ends import End, read_end
+from unmoor.describe.zips import Record, record_bytes, records_named
+from unmoor.errors import CorruptFile, FileError, SaveError, UnmoorError, UnsupportedFile
+from unmoor.execute.commit import save_error
+from unmoor.execute.superseding import Addition, addition, append, locked
+from unmoor.filing import FrontReader, Reader, open_reader, read
+from unmoor.plan.relocating import Retagging
+from unmoor.plan.retagging import retagged
+from unmoor.plan.sameness import first_difference
+from unmoor.values.catalog import Catalog
+from unmoor.values.finding import Finding
+from unmoor.values.manifests import sound
+from unmoor.values.relocation import RelocatedFile
+from unmoor.values.superseded import RECORD, Superseded, left_behind, read_record, record_of, split_ends
+from unmoor.values.text import count, format_bytes
+
+from .saving import MANIFEST
+
+__all__ = ["Archive", "cut_off", "relocated_zip", "undone_zip", "whole_archive"]
+
+_PICKLES: Final = {"data.pkl": "", "constants.pkl": "constants/"}
+"""The pickles of an archive, and what the keys of their storages begin with in a catalog."""
+
+_MOST: Final = 1 << 29
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """How long an archive is, how many bytes stand behind it, and whether a relocation that was cut off left these."""
+
+    size: int
+    trailing: int
+    left: bool
+
+
+def whole_archive(path: str) -> Archive:
+    """Where the archive in a file ends, and what stands behind that."""
+    with open_reader(path) as reader:
+        return _whole(reader, read_end(reader))
+
+
+def _whole(reader: Reader, end: End) -> Archive:
+    trailing = reader.size - end.after
+    ends = split_ends(read(reader, end.start, end.after - end.start))
+    left = end.interrupted or (trailing > 0 and left_behind(ends, end.after, read(reader, end.after, trailing)))
+    return Archive(end.after, trailing, left)
+
+
+@contextmanager
+def cut_off(path: str, size: int, seen: os.stat_result) -> Iterator[None]:
+    """Cut a file off at `size` bytes when the block ends. Raises SaveError where it is not the file that was `seen`."""
+    try:
+        with locked(path) as (tail, now):
+            _refuse_other(path, seen, now)
+            yield
+            tail.truncate(size)
+            tail.sync()
+    except OSError as error:
+        raise _not_done(error, path) from error
+
+
+@contextmanager
+def relocated_zip(path: str, catalog: Catalog, made: Retagging, seen: os.stat_result) -> Iterator[RelocatedFile]:
+    """Give the zip at `path` the tags of `made`, when the block ends: until then it can be taken back unseen.
+
+    `seen` is what the system said of the file when it was described. Raises SaveError, and leaves the old file, where
+    the disk fails, the file was written to meanwhile, or what was written does not read back as it was meant.
+    """
+    try:
+        with locked(path) as (tail, now), open_reader(path) as reader:
+            _refuse_other(path, seen, now)
+            added = _addition(reader, catalog, made)
+            with append(tail, added):
+                _check(reader, catalog, made, added)
+                yield RelocatedFile(path, "appended", added.size, added.end)
+    except OSError as error:
+        raise _not_done(error, path) from error
+
+
+def _not_done(error: OSError, path: str) -> UnmoorError:
+    """An error of the system as ours; the checkpoint itself is never written to."""
+    return error if isinstance(error, SaveError) else save_error(error, path, os.path.realpath(path), 0, "relocated")
+
+
+def _refuse_other(path: str, seen: os.stat_result, now: os.stat_result) -> None:
+    if _identity(seen) != _identity(now):
+        raise SaveError(
+            f"{path} was replaced or written to while it was read; nothing was changed",
+            remedy="Relocate it once nothing writes to it any more.",
+            path=path,
+        )
+
+
+def _identity(facts: os.stat_result) -> tuple[int, ...]:
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _addition(reader: Reader, catalog: Catalog, made: Retagging) -> Addition:
+    """The records to put in the place of those that hold tags."""
+    end = read_end(reader)
+    archive = _whole(reader, end)
+    if archive.trailing:
+        raise UnsupportedFile(
+            f"{reader.path} holds {count(archive.trailing, 'byte')} after the end of its archive, which are in the way",
+            remedy="--output FILE makes a relocated copy without them.",
+            path=reader.path,
+        )
+    named = records_named(reader, end, (*_PICKLES, MANIFEST))
+    records = {raw: record for raw, record in named.items() if record.name in _names(catalog)}
+    first = next(raw for raw in records if raw.endswith(b"data.pkl"))
+    new = {raw: _renewed(reader, record, catalog, made) for raw, record in records.items()}
+    moves: dict[str, dict[str, int]] = {}
+    for move in made.moves:
+        moves.setdefault(move.old, {})[move.new] = move.tensors
+    new[first.removesuffix(b"data.pkl") + RECORD.encode()] = record_of(Superseded(archive.size, moves))
+    raw, ends = read(reader, end.offset, end.size), read(reader, end.start, end.after - end.start)
+    return addition(archive.size, raw, ends, new)
+
+
+def _names(catalog: Catalog) -> list[str]:
+    prefix = f"{catalog.facts['archive']}/" if catalog.facts["archive"] else ""
+    scripted = catalog.format == "torchscript"
+    return [prefix + "data.pkl", prefix + MANIFEST, *([prefix + "constants.pkl"] if scripted else [])]
+
+
+def _renewed(reader: Reader, record: Record, catalog: Catalog, made: Retagging) -> bytes:
+    data = record_bytes(reader, record, _MOST)
+    name = record.name.rpartition("/")[2]
+    if name not in _PICKLES:
+        return json.dumps(_manifest(json.loads(data), catalog, made), separators=(",", ":")).encode()
+    before = _PICKLES[name]
+    where = f"{reader.path}: {record.name}"
+    return retagged(data, lambda key, tag: made.tags.get(before + key, tag), where=where, path=reader.path)
+
+
+def _manifest(manifest: dict[str, Any], catalog: Catalog, made: Retagging) -> dict[str, Any]:
+    """The manifest, with the devices of each role as they are now."""
+    roles = manifest.get("roles")
+    rows = roles.values() if isinstance(roles, dict) else ()
+    for row in rows:
+        if isinstance(row, dict) and isinstance(row.get("devices"), list) and isinstance(row.get("keys"), list):
+            keys = tuple(row["keys"])
+            inside = (entry for entry in catalog.tensors if entry.keys[: len(keys)] == keys)
+            row["devices"] = sorted({made.tags.get(entry.storage, entry.device) for entry in inside})
+    return manifest
+
+
+def _check(reader: Reader, catalog: Catalog, made: Retagging, added: Addition) -> None:
+    """Read what was written as it will be read, and hold it against what was there and what was meant."""
+    front = FrontReader(reader, added.end)
+    try:
+        with collector_paused():
+            found = describe_zip(front)
+    except FileError as error:
+        raise _defect(reader.path, str(error)) from error
+    why = first_difference(catalog.tree, found.tree, lambda storage: made.tags[storage.key])
+    spans = {storage.key: (storage.span, storage.crc32) for storage in catalog.storages}
+    if {storage.key: (storage.span, storage.crc32) for storage in found.storages} != spans:
+        why = why or "its storages lie elsewhere"
+    before = found.facts.get("relocated") or {}
+    if before.get("size") != added.size or found.facts["records"] < catalog.facts["records"]:
+        why = why or "its records are not those that were written"
+    meant = catalog.manifest
+    if meant is not None and found.manifest != sound(_manifest(json.loads(json.dumps(meant)), catalog, made)):
+        why = why or "its manifest is another"
+    if why:
+        raise _defect(reader.path, why)
+
+
+def _defect(path: str, why: str) -> SaveError:
+    return SaveError(
+        f"{path}: what was written does not read back as it was meant; the file is as it was",
+        details=[why],
+        remedy="This is a defect of unmoor: please report it with the output of unmoor inspect.",
+        path=path,
+    )
+
+
+@contextmanager
+def undone_zip(path: str, seen: os.stat_result) -> Iterator[tuple[RelocatedFile, Mapping[str, Any], list[Finding]]]:
+    """Cut the zip at `path` off where it ended before its last relocation, when the block ends.
+
+    Yields what becomes of the file and tag -> new tag -> tensors of what is undone, nothing where a relocation had been
+    cut off. Raises UnsupportedFile for a file that was not relocated, CorruptFile where it does not hold what it says.
+    """
+    with open_reader(path) as reader:
+        end = read_end(reader)
+        archive = _whole(reader, end)
+        if archive.left:
+            size, moves = archive.size, {}
+        else:
+            size, moves = _before(reader, end, archive)
+        findings = [left_finding(archive)] if archive.left else []
+        with cut_off(path, size, seen):
+            yield RelocatedFile(path, "cut", reader.size, size), moves, findings
+
+
+def left_finding(archive: Archive) -> Finding:
+    """What to say of the bytes that a relocation left that was cut off."""
+    what = f"{format_bytes(archive.trailing)} that an interrupted relocation had left behind the archive were cut off"
+    return Finding("interrupted-relocation", "info", "", what)
+
+
+def _before(reader: Reader, end: End, archive: Archive) -> tuple[int, Mapping[str, Mapping[str, int]]]:
+    """The length of the archive before it was relocated, proved to be one with the same tensors; and what moved."""
+    named = records_named(reader, end, (RECORD,))
+    record = next(iter(named.values()), None)
+    before = None if record is None else read_record(record_bytes(reader, record, _MOST))
+    if before is None:
+        raise UnsupportedFile(
+            f"{reader.path} was not relocated in place: there is nothing to undo",
+            remedy="--map NEW=OLD writes other tags into it.",
+            path=reader.path,
+        )
+    try:
+        if not before.size < archive.size:
+            raise CorruptFile(f"it says that it was {before.size:,} bytes long", path=reader.path)
+        old, new = describe_zip(FrontReader(reader, before.size)), describe_zip(reader)
+        if old.facts["records"] > new.facts["records"] or _spans(old) != _spans(new):
+            raise CorruptFile("the archive that it was holds other tensors", path=reader.path)
+    except FileError as error:
+        raise CorruptFile(
+            f"{reader.path} does not hold the archive that it says it was before it was relocated",
+            details=[error.headline],
+            remedy="It was packed anew since. --map NEW=OLD writes other tags into it.",
+            path=reader.path,
+        ) from error
+    return before.size, before.moves
+
+
+def _spans(catalog: Catalog) -> dict[str, Any]:
+    return {storage.key: (storage.span, storage.crc32) for storage in catalog.storages}

@@ -1,0 +1,1 @@
+"""Broken training steps, and what a context around them says."""
