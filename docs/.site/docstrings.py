@@ -14,7 +14,7 @@ import griffe
 __all__ = ["Markdown", "markdown"]
 
 _ARGUMENT = re.compile(r"^(\*{0,2}[a-z_]\w*(?:, [a-z_]\w*)*): (.*)$")
-_NEXT = re.compile(r"(?<=[.;]) ([a-z_]\w*): (?=[a-z\"])")
+_NEXT = re.compile(r"(?<=[.;]) ([a-z_]\w*(?:, [a-z_]\w*)*): (?=[a-z\"])")
 _SKIP = re.compile(r"  # doctest:.*$")
 
 

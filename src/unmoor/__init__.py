@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import describe, device_fallback, plan, restore, save, snapshot
-    from .api_files import convert, load, repartition
+    from .api_files import convert, load, relocate, repartition, undo_relocate
     from .api_looks import diff, page, verify
-    from .api_runs import diagnose, explain, prove, to_device
+    from .api_runs import device_context, diagnose, explain, prove, to_device
     from .carried import gradients, resumable
     from .distributed.reader import CheckpointReader
     from .errors import (
@@ -48,15 +48,16 @@ if TYPE_CHECKING:
     from .values.nodes import Opaque
     from .values.plan import Plan
     from .values.proof import Proof
+    from .values.relocation import Relocation
     from .values.report import Receipt, Report
     from .values.verification import Verification
     from .version import __version__
 
 _HOMES = {
     "api": ("describe", "device_fallback", "plan", "restore", "save", "snapshot"),
-    "api_files": ("convert", "load", "repartition"),
+    "api_files": ("convert", "load", "relocate", "repartition", "undo_relocate"),
     "api_looks": ("diff", "page", "verify"),
-    "api_runs": ("diagnose", "explain", "prove", "to_device"),
+    "api_runs": ("device_context", "diagnose", "explain", "prove", "to_device"),
     "errors": (
         "AmbiguousError",
         "ArgumentConflict",
@@ -90,6 +91,7 @@ _HOMES = {
     "values.nodes": ("Opaque",),
     "values.plan": ("Plan",),
     "values.proof": ("Proof",),
+    "values.relocation": ("Relocation",),
     "values.report": ("Receipt", "Report"),
     "values.verification": ("Verification",),
     "version": ("__version__",),
@@ -123,6 +125,7 @@ __all__ = [
     "RankError",
     "RanksDiffer",
     "Receipt",
+    "Relocation",
     "Report",
     "RestoreError",
     "SaveError",
@@ -135,6 +138,7 @@ __all__ = [
     "__version__",
     "convert",
     "describe",
+    "device_context",
     "device_fallback",
     "diagnose",
     "diff",
@@ -144,12 +148,14 @@ __all__ = [
     "page",
     "plan",
     "prove",
+    "relocate",
     "repartition",
     "restore",
     "resumable",
     "save",
     "snapshot",
     "to_device",
+    "undo_relocate",
     "verify",
 ]
 

@@ -10,9 +10,10 @@ from .errors import ArgumentConflict
 
 if TYPE_CHECKING:
     from .values.conversion import Conversion
+    from .values.relocation import Relocation
     from .values.report import Receipt
 
-__all__ = ["BUFFER_BYTES", "THREADS", "PathLike", "Verify", "convert", "load", "repartition"]
+__all__ = ["BUFFER_BYTES", "THREADS", "PathLike", "Verify", "convert", "load", "relocate", "repartition", "undo_relocate"]
 
 BUFFER_BYTES: Final = 32 << 20
 """How much memory a save or restore may use beside the live state, in bytes."""
@@ -203,6 +204,59 @@ def repartition(
         threads=THREADS,
         progress=progress,
     )
+
+
+def relocate(
+    path: PathLike,
+    *,
+    to: str | None = None,
+    map_location: Mapping[str, str] | None = None,
+    output: PathLike | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Relocation:
+    """Change on which devices a checkpoint says its tensors are, for a plain torch.load that is not yours to change.
+
+    Takes milliseconds at any size and needs no PyTorch. A zip of torch gets new records behind its end, and not a byte
+    of it is written over: at every moment, also where the process is killed, the file opens as the old one or as the
+    new one (Python's zipfile alone, which wants a directory right before its end, may refuse it until the next
+    relocation or undo). Streams and tars of before torch 1.6 are written anew and appear whole. Of a folder all files
+    are ready and checked before the first is changed.
+
+    path: a file of torch (zip, TorchScript, stream, tar), or a folder of several. safetensors and folders of
+        torch.distributed.checkpoint keep no devices: that is told, and nothing is done.
+    to: the device of models; all else follows by the role table, as in load(model_device=): optimizer state beside its
+        parameters, counters, metrics and schedulers on the CPU.
+    map_location: old tag -> new tag, as for torch.load: other tags stay. A type without an index ("cuda") stands for
+        every device of it that is not named itself. Each must be in the file. Random number state is on the CPU always.
+    output: where to write a relocated copy; the original is left alone.
+    progress: called with the number of bytes copied since its last call.
+
+    torch.device objects and texts among your own values are left as they are, and told. Raises ArgumentConflict for
+    both `to` and `map_location`; UsageError for a tag that the file has not, or that torch.load can put no data on;
+    FileError for a file at fault; UnsupportedFile for tensors that bear their device elsewhere than in a tag;
+    SaveError if the disk fails. Nothing is changed then.
+
+    >>> print(unmoor.relocate("run/step_1000.pt", to="cpu"))  # doctest: +SKIP
+    >>> unmoor.relocate("run.pt", map_location={"cuda:7": "cuda:0"}, output="here.pt")  # doctest: +SKIP
+    """
+    from .wiring.relocating import relocate_path
+
+    return relocate_path(path, to=to, map_location=map_location, output=output, progress=progress)
+
+
+def undo_relocate(path: PathLike) -> Relocation:
+    """Take the last relocation of a checkpoint back: each file is cut off where it ended before, and is that file again.
+
+    Several relocations are undone one by one. What an interrupted relocation left behind a file is removed. Files that
+    were written anew (streams and tars of before torch 1.6) have no undo; another map brings their tags back.
+
+    Raises UnsupportedFile for a file that was not relocated in place, CorruptFile where what it was is not in it.
+
+    >>> unmoor.undo_relocate("run/step_1000.pt")  # doctest: +SKIP
+    """
+    from .wiring.relocating import undo_path
+
+    return undo_path(path)
 
 
 _TORCH_ARGUMENTS: Final[dict[str, tuple[tuple[Any, ...], str]]] = {

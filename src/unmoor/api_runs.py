@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from .api_files import PathLike
 
 if TYPE_CHECKING:
+    from .wiring.context import DeviceContext
     from .values.diagnosis import Diagnosis
     from .values.explanation import Explanation
     from .values.proof import Proof
 
-__all__ = ["diagnose", "explain", "prove", "to_device"]
+__all__ = ["device_context", "diagnose", "explain", "prove", "to_device"]
 
 
 def diagnose(
@@ -69,6 +70,33 @@ def diagnose(
         "loader": loader,
     }
     return diagnose_run(roles, batch, rng=rng, values=values)
+
+
+def device_context(model: Any = None, optimizer: Any = None) -> DeviceContext:
+    """Name what was apart when a training step fails because its tensors are on different devices.
+
+    A context around the step, or a decorator of the function that takes it (`async` too). PyTorch's error becomes
+    `unmoor.DeviceMismatch`, which is a RuntimeError as well: the module by its path, the tensors by the names that they
+    have in the model, the optimizer and your own code, the line that failed and the line that fixes it. PyTorch's error
+    stays its `__cause__`. Any other error passes through as it is. While nothing fails it does nothing at all: no hook,
+    no mode, no reference to a tensor.
+
+    model: the module, wrapped or not, or a dict or list of modules; optimizer: likewise. Both only give names: without
+        them, variables and classes are named.
+
+    Whether devices are at fault is decided by the tensors that the failing expression was given, and by asking PyTorch,
+    without data, whether it works where all are on one device; never by the words of the error alone. In
+    `mismatch` the error carries all this as a value.
+
+    Raises UsageError for what is no model or optimizer.
+
+    >>> with unmoor.device_context(model, optimizer):  # doctest: +SKIP
+    ...     loss = loss_fn(model(batch["image"]), batch["labels"])
+    unmoor.DeviceMismatch: loss_fn (CrossEntropyLoss) got its input on cuda:0, its target on cpu
+    """
+    from .wiring.context import DeviceContext
+
+    return DeviceContext(model, optimizer)
 
 
 def to_device(

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +150,7 @@ def test_lists_what_safetensors_cannot_hold(tmp_path, options, words):
 @pytest.mark.parametrize("target", ["b.pt", "b.safetensors", "b"])
 def test_refuses_what_needs_code(tmp_path, target):
     """An object that needs code to exist is named; taking the parts that do not is what helps."""
-    torch.save({"model": run()[0].state_dict(), "args": Namespace(lr=1)}, tmp_path / "a.pt")
+    torch.save({"model": run()[0].state_dict(), "make": partial(torch.optim.Adam, lr=1)}, tmp_path / "a.pt")
     with pytest.raises(unmoor.UnsupportedFile, match="what no checkpoint without code can hold") as caught:
         unmoor.convert(tmp_path / "a.pt", tmp_path / target)
     assert 'only="model"' in str(caught.value)

@@ -141,7 +141,7 @@ def test_all_faults_of_names_are_told_together(tmp_path):
         ({"strip": 5}, "no prefix of names"),
         ({"add": "."}, "no prefix of names"),
         ({"rename": 5}, "neither a dict of names nor a callable"),
-        ({"rename": {"a": "*"}}, "more \\* to the right"),
+        ({"rename": {"a*": "**"}}, "more \\* to the right"),
     ],
 )
 def test_refuses_what_is_no_renaming(tmp_path, options, words):

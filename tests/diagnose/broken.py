@@ -11,7 +11,6 @@ import torch
 import torchmetrics
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from .runs import HOME, Net, Run, batch, run
@@ -155,8 +154,8 @@ def _half_moved() -> Run:
 
 def _schedule(made: Run) -> None:
     other = torch.optim.SGD(made.model.parameters(), lr=0.5)
-    other.step()
     made.scheduler = torch.optim.lr_scheduler.StepLR(other, 1)
+    other.step()
 
 
 def _schedule_fixed(made: Run) -> None:
@@ -200,7 +199,9 @@ def _stale_groups() -> Run:
 
 def _meta() -> Run:
     made = run(optimizer="SGD")
-    made.model.head.to("meta")
+    with torch.device("meta"):
+        made.model.head = nn.Linear(4, 3)
+    made.optimizer = torch.optim.SGD(made.model.parameters(), lr=0.1)
     return made
 
 
@@ -211,8 +212,8 @@ def _meta_fixed(made: Run) -> None:
     made.optimizer = torch.optim.SGD(made.model.parameters(), lr=0.1)
 
 
-def _sgd_given_adam() -> Run:
-    made, other = run(optimizer="Adam"), run(optimizer="SGD", steps=1)
+def _given_another_class() -> Run:
+    made, other = run(optimizer="RMSprop"), run(optimizer="Adadelta", steps=1)
     groups = made.optimizer.state_dict()["param_groups"]
     made.optimizer.load_state_dict({**other.optimizer.state_dict(), "param_groups": groups})
     return made
@@ -323,7 +324,7 @@ BROKEN: dict[str, Broken] = {
     # the model
     "a layer left on the CPU": Broken(_half_moved, "parameters-elsewhere", DEVICE, place="model.head.weight and 1 other"),
     "a model that was never moved": Broken(
-        _with(_set("batch", lambda _: batch(HOME)), device="cpu"), "batch-elsewhere", DEVICE, place="batch[0]"
+        _with(_set("batch", lambda _: batch(HOME)), device="cpu"), "batch-elsewhere", DEVICE, place="batch[0], batch[1]"
     ),
     "a buffer left behind": Broken(
         _with(_set("model.body", lambda r: nn.Sequential(r.model.body[0], nn.BatchNorm1d(4, affine=False)))),
@@ -353,7 +354,7 @@ BROKEN: dict[str, Broken] = {
     # the batch and the loss
     "the whole batch on the CPU": Broken(_with(_set("batch", lambda _: batch("cpu"))), "batch-elsewhere", DEVICE),
     "a batch on another accelerator": Broken(
-        _with(_set("batch", lambda _: batch("sim:2"))), "batch-elsewhere", DEVICE, place="batch[0]"
+        _with(_set("batch", lambda _: batch("sim:2"))), "batch-elsewhere", DEVICE, place="batch[0], batch[1]"
     ),
     "labels forgotten": Broken(
         _with(_set("batch", lambda _: batch(HOME, "cpu"))), "labels-elsewhere", DEVICE, place="batch[1]"
@@ -431,7 +432,7 @@ BROKEN: dict[str, Broken] = {
     # state
     "Adagrad built before the move": Broken(_adagrad_before_the_move, "state-elsewhere", DEVICE),
     "state of another class": Broken(
-        _sgd_given_adam, "state-of-another-class", "KeyError"
+        _given_another_class, "state-of-another-class", "KeyError"
     ),
     "amsgrad switched on later": Broken(_with(_amsgrad_later, steps=1), "state-of-another-class", "KeyError"),
     "moments in another order": Broken(
@@ -494,16 +495,20 @@ for _name, _several in _SWITCHES.items():
         _switched = any(_options.get(switch) for switch in ("capturable", "fused"))
         if _name in _COUNTED and _switched:
             BROKEN[f"{_text}, its step on the CPU"] = Broken(
-                _with(_state(step=_cpu), optimizer=_name, steps=1, **_options), "counter-elsewhere",
+                _with(_state(step=_cpu), optimizer=_name, steps=1, **_options),
+                "counter-elsewhere",
                 "AssertionError RuntimeError",
             )
         elif _name in _COUNTED and _name != "ASGD":
             BROKEN[f"{_text}, its step beside the parameter"] = Broken(
-                _with(_state(step=lambda t: t.to(HOME)), optimizer=_name, steps=1, **_options), "counter-elsewhere", "",
+                _with(_state(step=lambda t: t.to(HOME)), optimizer=_name, steps=1, **_options),
+                "counter-elsewhere",
+                "",
                 severity="warning",
             )
         if _name in _COUNTED and _name != "Adafactor" and not _switched and "foreach" not in _options:
             BROKEN[f"{_text}, its step on another accelerator"] = Broken(
-                _with(_state(step=lambda t: t.to("sim:1")), optimizer=_name, steps=1, **_options), "counter-elsewhere",
+                _with(_state(step=lambda t: t.to("sim:1")), optimizer=_name, steps=1, **_options),
+                "counter-elsewhere",
                 DEVICE,
             )

@@ -105,8 +105,14 @@ class Run:
         from torch.optim.lr_scheduler import StepLR
 
         names = ("model", "optimizer", "batch", "loss", "scheduler", "scaler", "metrics", "ema", "loader")
-        space = {"torch": torch, "unmoor": unmoor, "StepLR": StepLR, **{n: getattr(self, n) for n in names}, **self.told}
-        exec(line, space)  # noqa: S102 - the line under test
+        space = {
+            "torch": torch,
+            "unmoor": unmoor,
+            "StepLR": StepLR,
+            **{n: getattr(self, n) for n in names},
+            **self.told,
+        }
+        exec(line, space)
         for name in names:
             setattr(self, name, space[name])
 

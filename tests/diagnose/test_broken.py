@@ -30,7 +30,7 @@ def _outcome(made: Run) -> str:
         return type(error).__name__
     finally:
         made.loss = own
-    return "nan" if losses and not math.isfinite(float(losses[-1])) else ""
+    return "nan" if losses and not math.isfinite(float(losses[-1].detach())) else ""
 
 
 def _silently_wrong(made: Run, how: str) -> bool:

@@ -126,7 +126,9 @@ class _Run:
             return out.text
         if text == "echo $?":
             return str(self.names.get("exit_code"))
-        done = subprocess.run(text, shell=True, capture_output=True, text=True, check=False)
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {**os.environ, "PATH": path}
+        done = subprocess.run(text, shell=True, env=environment, capture_output=True, text=True, check=False)
         self.names["exit_code"] = done.returncode
         return done.stdout + done.stderr
 
@@ -198,7 +200,7 @@ def agree(wanted: str, got: str) -> bool:
 
 def _normal(text: str) -> str:
     text = re.sub(r"\x1b\[[\d;]*m", "", text)
-    text = re.sub(r"\b\d+(\.\d+)?( ?)(s|ms)\b", r"#\2\3", text)
+    text = re.sub(r"\b\d+(\.\d+)? ?m?s\b", "# s", text)
     lines = [
         re.sub(r"(?<=\S)[ \t]+", " ", line.rstrip().replace("\t", "    ")) for line in text.strip("\n").split("\n")
     ]
@@ -211,7 +213,8 @@ def run_page(page: Path, folder: Path) -> _Run:
     run = _Run(page, folder, main.__dict__)
     blocks = list(blocks_of(page.read_text()))
     with _inside(folder, main):
-        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        for number, block in enumerate(blocks):
+            following = blocks[number + 1] if number + 1 < len(blocks) else None
             if block.tag == "python" and block.title:
                 Path(block.title).parent.mkdir(parents=True, exist_ok=True)
                 Path(block.title).write_text(simulated(block.code) + "\n")

@@ -14,6 +14,7 @@ import unmoor
 from unmoor import cli
 
 from .blocks import blocks_of
+from .made import tag
 from .running import ROOT
 
 DOCS = ROOT / "docs"
@@ -90,3 +91,13 @@ def test_the_page_has_every_file_and_key_of_a_folder(tmp_path):
     assert files == _keys("file") - {"__1_0.distcp"}
     manifest = json.loads((tmp_path / "run" / "unmoor-manifest.json").read_text())
     assert set(manifest) == _keys("key of `unmoor-manifest.json`") - {"ranks"}
+
+
+def test_the_page_has_every_key_of_a_relocation(tmp_path):
+    """The table of keys of the record that a relocation leaves is that of one made now."""
+    path = tmp_path / "w.pt"
+    torch.save({"w": torch.zeros(2)}, path)
+    tag(str(path), "cuda:7")
+    unmoor.relocate(path, to="cpu")
+    recorded = json.loads(zipfile.ZipFile(path).read("w/unmoor/relocated.json"))
+    assert set(recorded) == _keys("key of `unmoor/relocated.json`")

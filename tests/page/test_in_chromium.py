@@ -131,7 +131,9 @@ def test_the_map_opens_modules_and_narrows_the_table(page):
     assert names(page)[0] == "model.layers.0.attn.q.weight"
     page.locator("#trail button").first.click()
     assert page.locator("#found").inner_text().startswith("220 tensors")
-    page.locator("#map g.slice").nth(3).click()
+    page.locator("#map").scroll_into_view_if_needed()
+    box = page.locator("#map g.slice path.surface").nth(5).bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert " of 220 tensors" in page.locator("#found").inner_text()
     page.get_by_role("button", name="Clear").click()
     assert page.locator("#found").inner_text().startswith("220 tensors")

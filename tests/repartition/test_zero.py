@@ -234,3 +234,11 @@ def test_memory_stays_small(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert json.loads(done.stdout) < 24 << 10
     assert unmoor.describe(tmp_path / "target").size > 40 << 20
+
+
+@pytest.mark.parametrize(("name", "said"), [("file.pt", "is a file"), ("nothing", "does not exist")])
+def test_a_path_that_is_no_folder_is_named(tmp_path: Path, name: str, said: str) -> None:
+    """A file, or nothing at all, is told as what it is."""
+    (tmp_path / "file.pt").write_bytes(b"PK")
+    with pytest.raises(unmoor.NotACheckpoint, match=said):
+        unmoor.repartition(tmp_path / name, tmp_path / "out", ranks=2)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 from collections import Counter, OrderedDict
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
@@ -110,10 +111,10 @@ def test_save_refuses_what_safe_loading_cannot_read(tmp_path, value, words):
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        (Path("x"), "pathlib"),
+        (partial(len, ()), "functools.partial"),
         (len, "builtins.len"),
         (int, "builtins.int"),
-        (range(3), "builtins.range"),
+        (random.Random(0), "random.Random"),
         (torch.ones(2).untyped_storage(), "a storage without a tensor"),
     ],
 )

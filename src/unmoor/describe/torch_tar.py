@@ -95,7 +95,8 @@ def storage_heads(reader: Reader) -> tuple[Span, list[tuple[Span, str]]]:
         start = cursor.at
         key, dtype, _ = parts.storage_head(cursor, cursor.pickle())
         heads.append((Span(start, cursor.at - start), str(key)))
-        cursor.at += cursor.number(_COUNT) * DTYPES[dtype].itemsize
+        nbytes = cursor.number(_COUNT) * DTYPES[dtype].itemsize
+        cursor.at += nbytes
     return member, heads
 
 

@@ -27,7 +27,7 @@ from .reading import MAX_PICKLE, Reading, read_pickle
 from .rebuild import storage_parts
 from .zips import Archive, read_archive, record_bytes
 
-__all__ = ["Saved", "describe_zip", "read_saved"]
+__all__ = ["Saved", "describe_zip", "read_again", "read_saved"]
 
 _SMALL: Final = 1 << 10
 _MAX_INFLATED: Final = 64 << 20
@@ -94,6 +94,28 @@ def read_saved(reader: Reader, file: str, base: int) -> Saved:
     prefix = _prefix(reader, archive)
     source = _Source(reader, archive, prefix, file, base)
     return Saved(source.read(_PICKLE, "data"), source.storages, source.faults, archive, prefix)
+
+
+def read_again(data: bytes, storages: Mapping[str, Storage], *, before: str, path: str, where: str) -> Any:
+    """The tree of a pickle whose storages are known by key; each bears the tag that this pickle gives it.
+
+    `before` is what the keys of the pickle lack of those in `storages`. Raises CorruptFile for another storage.
+    """
+    made: dict[str, Storage] = {}
+
+    def storage(machine: Machine, pid: Any) -> Storage:
+        dtype, key, tag, numel = storage_parts(machine, pid, _PID_FIELDS)
+        known = made.get(key)
+        if known is None:
+            old = storages.get(before + key)
+            if old is None or old.nbytes != numel * DTYPES[dtype].itemsize:
+                raise machine.corrupt(f"names storage {key}, which is another")
+            known = made[key] = Storage(old.key, dtype, old.nbytes, tag, old.span, old.crc32, old.byteorder)
+        elif known.device != tag:
+            raise machine.corrupt(f"puts storage {key} on two devices")
+        return known
+
+    return read_pickle(data, path=path, where=where, persistent=storage).value
 
 
 def _prefix(reader: Reader, archive: Archive) -> str:

@@ -69,6 +69,13 @@ def is_states(name: str) -> bool:
 
 def find_step(path: str) -> str:
     """The subfolder of `path` that holds the files, "" for `path` itself."""
+    if not os.path.isdir(path):
+        with open_reader(path):  # raises where there is nothing at all
+            raise NotACheckpoint(
+                f"{path} is a file; what DeepSpeed's save_checkpoint writes is a folder",
+                remedy="Give the folder in which `latest` stands, or that of one step.",
+                path=path,
+            )
     if any(map(is_states, os.listdir(path))):
         return ""
     place = os.path.join(path, _LATEST)

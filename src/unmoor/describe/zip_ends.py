@@ -47,7 +47,8 @@ def read_end(reader: Reader) -> End:
     are split, or that other data precedes.
     """
     start, at, tail = _found(reader)
-    whole = anchored_size(tail[at + _END.size :])
+    comment = at + _END.size
+    whole = anchored_size(tail[comment : comment + _END.unpack_from(tail, at)[-1]])
     return _read_end(reader, start, at, tail) if whole is None else _anchored(reader, start + at, whole)
 
 

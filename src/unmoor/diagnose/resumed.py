@@ -38,6 +38,9 @@ _NOT_AT_CUT: Final = ("gradients", "data order", "loss")
 """What the restore alone says nothing of."""
 
 
+Notes = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Runs:
     """What the processes of a proof recorded, each a list by rank, and how they were run.
@@ -84,7 +87,8 @@ def judge(runs: Runs) -> Proof:
         cause, fix = "saving changes the run", "Let save look at the run and leave it as it is."
     else:
         cause, fix = cause_of(case, first, runs.whole, runs.first, runs.resumed)
-    return _proof(runs, table, "different", first, cause, fix, _effect(runs, first, restored))
+    notes = (*_also(table, first, restored), *_effect(runs, first, restored))
+    return _proof(runs, table, "different", first, cause, fix, notes)
 
 
 def components(*states: State) -> list[str]:
@@ -121,12 +125,17 @@ def _at_restore(runs: Runs) -> Difference | None:
 
 
 def _told(runs: Runs, component: str) -> bool:
-    """Whether a component means the same on both sides: the streams of devices do where the devices are the same."""
-    shared = (f"{RNG}torch", f"{RNG}numpy", f"{RNG}python")
-    if runs.exact or not component.startswith(RNG) or component in shared:
+    """Whether a component means the same on both sides: streams of devices do where both have the same ones."""
+    if not component.startswith(RNG):
         return True
-    named = {name for r in runs.whole for m in r.moments[:1] for name in m.state.get(component, {})}
-    return not any(":" in name for name in named)
+    ours, theirs = (_names(recordings, component) for recordings in (runs.resumed, runs.first))
+    return not any(":" in name for name in ours | theirs) or (runs.exact and ours == theirs)
+
+
+def _names(recordings: Sequence[Recording], component: str) -> set[str]:
+    """The names of a component's things in what processes saw first."""
+    states = [r.restored or r.moments[0].state for r in recordings if r.restored or r.moments]
+    return {name for state in states for name in state.get(component, {})}
 
 
 def _after(runs: Runs) -> Difference | None:
@@ -183,7 +192,8 @@ def _differs(
         return Difference(step, "loss", "", *losses(here, there))
     for rank, (one, other) in enumerate(zip(here, there, strict=False)):
         for component in components(other.state, one.state):
-            if not compare.exact and (component.startswith(RNG) or component == "gradients"):
+            unclear = not compare.exact and (component.startswith(RNG) or component == "gradients")
+            if unclear or not _told(runs, component):
                 continue
             rows = rows_of(compare, component, one.state, other.state, strict=rank == 0, lasting=False)
             if bad := [row for row in rows if row.verdict == "different"]:
@@ -205,7 +215,8 @@ def _table(runs: Runs) -> tuple[Compared, ...]:
     pairs = [(here, there) for here, there in pairs if here and there]
     rows = []
     if any(moment.batches for _, there in pairs for moment in there):
-        rows.append(_row("data order", None, ["equal" if loose.batches(*pair) is None else "different" for pair in pairs], pairs))
+        drawn = ["equal" if loose.batches(*pair) is None else "different" for pair in pairs]
+        rows.append(_row("data order", None, drawn, pairs))
     if any(moment.loss is not None for _, there in pairs for moment in there):
         rows.append(_row("loss", None, [loose.loss(*pair) for pair in pairs], pairs))
     restored = list(_pairs_at_restore(runs))
@@ -222,9 +233,10 @@ def _table(runs: Runs) -> tuple[Compared, ...]:
                 for row in rows_of(exact, component, one, other, strict=rank == 0, lasting=True)
             ]
             at_restore = "different" not in found if found else None
-        judged = [] if not runs.exact and component.startswith(RNG) else [_of(loose, component, *pair) for pair in pairs]
         if component == "gradients" and not runs.exact:
             continue
+        told = runs.exact or not component.startswith(RNG)
+        judged = [_of(loose, component, *pair) for pair in pairs] if told else []
         things = max((len(state.get(component, ())) for state in states), default=0)
         rows.append(_row(component, at_restore, judged, pairs, things))
     return tuple(rows)
@@ -241,7 +253,7 @@ def _of(compare: Compare, component: str, here: Sequence[Moment], there: Sequenc
 
 def _row(
     component: str,
-    restored: bool | None,
+    restored: bool | None,  # noqa: FBT001 - a fact of the row, None where there is none
     verdicts: Sequence[str],
     pairs: Sequence[tuple[list[Moment], list[Moment]]],
     things: int = 0,
@@ -252,7 +264,14 @@ def _row(
     return Compared(component, restored, good, len(verdicts), bad[0] if bad else 0, things, worst)
 
 
-def _effect(runs: Runs, first: Difference, restored: Difference | None) -> tuple[str, ...]:
+def _also(table: Sequence[Compared], first: Difference, restored: Difference | None) -> Notes:
+    """What else was not as it was right after the restore."""
+    found = [row.component.replace(RNG, "RNG ") for row in table if row.restored is False]
+    others = [name for name in found if name != first.component.replace(RNG, "RNG ")]
+    return (("also", f"{', '.join(others)}: not as at the cut either"),) if restored is not None and others else ()
+
+
+def _effect(runs: Runs, first: Difference, restored: Difference | None) -> Notes:
     """What becomes of a state that was not restored: from which step on the results differ."""
     if restored is None or first.step != runs.cut:
         return ()
@@ -264,11 +283,11 @@ def _effect(runs: Runs, first: Difference, restored: Difference | None) -> tuple
         data, loss = compare.batches(here, there), compare.loss(here, there)
         if data is not None or loss == "different":
             text = f"the batch of step {step} is another one" if data is not None else _gone(step, here, there)
-            return (text,)
+            return (("effect", text),)
         if _of(compare, "parameters", here, there) == "different":
-            return (f"parameters differ from step {step} on",)
+            return (("effect", f"parameters differ from step {step} on"),)
     number = runs.steps - runs.cut
-    return (f"losses and parameters of the {number} steps that followed are equal all the same",)
+    return (("effect", f"none so far: losses and parameters of the {number} steps that followed are equal"),)
 
 
 def _gone(step: int, here: Sequence[Moment], there: Sequence[Moment]) -> str:
@@ -285,11 +304,8 @@ def _undetermined(runs: Runs, table: tuple[Compared, ...], found: Difference) ->
         "A proof can only be as exact as the run. Seed what draws random numbers inside of the build function, and "
         "take kernels that repeat: torch.use_deterministic_algorithms(True)."
     )
-    if _at_restore(runs) is None:
-        note = ("the state right after the restore is that at the cut, bit for bit; what follows cannot be judged",)
-    else:
-        note = ()
-    return _proof(runs, table, "undetermined", found, cause, fix, note)
+    told = "the state right after the restore is that at the cut, bit for bit; what follows cannot be judged"
+    return _proof(runs, table, "undetermined", found, cause, fix, (("but", told),))
 
 
 def _proof(
@@ -299,7 +315,7 @@ def _proof(
     difference: Difference | None,
     cause: str,
     fix: str,
-    notes: tuple[str, ...] = (),
+    notes: Notes = (),
 ) -> Proof:
     steps = range(1, runs.steps + 1)
     whole = tuple(_loss(runs.whole, step) for step in steps)

@@ -15,7 +15,7 @@ __all__ = ["Case", "Holdings", "cause_of", "cause_of_failure"]
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a checkpoint was found to hold: keywords of save, random streams by name, and the last keys of its tensors."""
+    """What a checkpoint was found to hold: keywords of save, random streams by name, names of tensors below a key."""
 
     roles: frozenset[str]
     streams: frozenset[str]
@@ -49,6 +49,12 @@ _BY_HAND: Final = {
     "python": "random.getstate() and random.setstate(...)",
 }
 
+_BY_GRADIENTS: Final = ("gradients", "parameters", "optimizer")
+_ACCUMULATED: Final = (
+    "Pass them: unmoor.save(..., gradients=unmoor.gradients(model)), and the same to restore; or save after a step of "
+    "the optimizer."
+)
+
 _WITHOUT: Final = (
     "Everything that is known to decide is equal right after the restore. Look for state that no object of the run "
     "holds: a variable of train_step, a file, the time."
@@ -80,13 +86,9 @@ def cause_of(
         return _of_data(case, first, whole[rank], resumed[rank], unsaved, clues)
     if clues:
         return _of_clues(clues)
-    if first.component == "gradients" and first.step == case.cut + 1:
-        return (
-            "gradients that were accumulated before the cut are not in the checkpoint",
-            "Pass them: unmoor.save(..., gradients=unmoor.gradients(model)), and the same to restore; or cut after a "
-            "step of the optimizer.",
-        )
-    return _of_arithmetic(case, first, whole, resumed)
+    if first.step == case.cut + 1 and first.component in _BY_GRADIENTS and _had_gradients(cut[rank], case.cut):
+        return "gradients that were accumulated before the cut are not in the checkpoint", _ACCUMULATED
+    return _of_arithmetic(case, whole, resumed)
 
 
 def _of_state(case: Case, first: Difference, unsaved: Mapping[str, str]) -> tuple[str, str]:
@@ -102,11 +104,13 @@ def _of_state(case: Case, first: Difference, unsaved: Mapping[str, str]) -> tupl
     own = first.name.rpartition(": ")[2].removesuffix(" (not persistent)")
     if case.holdings is not None and first.component in ("parameters", "buffers") and not _held(case.holdings, own):
         return f"{own} is not in the checkpoint, which holds others of the model", _pass_it(case, keyword)
-    if first.resumed == "not there":
-        return f"{first.name} is not there after the restore", _pass_it(case, keyword)
-    who = "the resume function did not put it back" if case.own else "restore gave another value"
-    held = f"the checkpoint holds {what}, and " if case.holdings is not None else f"of {what}, "
-    return f"{held}{who}: {first.component} {first.name}", _pass_it(case, keyword)
+    name = f"{first.component} {first.name}" if first.component == "options" else first.name
+    if case.holdings is None:
+        return f"{name} is not as it was: what the checkpoint holds of {what} cannot be told", _pass_it(case, keyword)
+    if not case.own:
+        return f"the checkpoint holds {what}, and what restore made of it differs in {name}", _pass_it(case, keyword)
+    told = f"the checkpoint holds {what}, and after the resume function {name} is not as it was"
+    return told, f"Load it after everything else that sets it: {keyword}.load_state_dict(...)."
 
 
 _NOUNS: Final = {
@@ -127,8 +131,10 @@ def _held(holdings: Holdings, name: str) -> bool:
 
 def _pass_it(case: Case, keyword: str) -> str:
     if case.own:
-        by_hand = f"save {keyword}.state_dict() and load it again" if keyword in _NOUNS else f"save and restore {keyword}"
-        return f"{by_hand[0].upper()}{by_hand[1:]}; unmoor.save(path, {keyword}={keyword}, ...) carries all of it."
+        by_hand = (
+            f"Save {keyword}.state_dict() and load it again" if keyword in _NOUNS else f"Save and restore {keyword}"
+        )
+        return f"{by_hand}; unmoor.save(path, {keyword}={keyword}, ...) carries all of it."
     return f"Pass it: unmoor.save(..., {keyword}={keyword}), and the same to restore."
 
 
@@ -138,11 +144,11 @@ def _of_stream(case: Case, first: Difference, unsaved: Mapping[str, str]) -> tup
     gone = "rng" in unsaved or (case.holdings is not None and name not in case.holdings.streams)
     told = f"{what}: not in the checkpoint" if gone else f"{what}: in the checkpoint, and not put back"
     if not case.own:
-        many = 'unmoor.save(..., rng={"' + name + '": generator})'
-        return told, f"Pass it: {many}." if name not in _STREAMS and ":" not in first.name else "Leave rng=True to save."
-    by_hand = _BY_HAND.get(name)
-    with_hand = f"Keep {by_hand}; " if by_hand else ""
-    return told, f"{with_hand}unmoor.save and unmoor.restore carry every stream by themselves."
+        many = f'unmoor.save(..., rng={{"{name}": generator}})'
+        given = name not in _STREAMS and ":" not in first.name
+        return told, f"Pass it: {many}, and the same to restore." if given else "Leave rng= at True, in both calls."
+    by_hand = _BY_HAND.get(name, f"{name}.get_state() and {name}.set_state(...)")
+    return told, f"Keep {by_hand}; unmoor.save and unmoor.restore carry every stream."
 
 
 def _clues(cut: Recording, resumed: Recording, step: int) -> list[tuple[str, str, Mark | None, Mark]]:
@@ -171,13 +177,14 @@ def _of_clues(clues: Sequence[tuple[str, str, Mark | None, Mark]]) -> tuple[str,
         return f"the generator {place} is not in the checkpoint{more}", _pass_generator(place)
     mine = here.shown if here is not None else "not there"
     if kind == "mode":
-        return f"{place} is in another mode ({mine}; it was: {there.shown})", "Call model.train() after the restore."
+        return f"{place} is {mine} after the restore and was {there.shown}", f"Call {place}.train() after the restore."
     name = place.rpartition(" ")[2].rpartition(".")[2]
-    return (
-        f"{place} is {mine} after the restore and was {there.shown}: no object that is saved holds it{more}",
-        f'Save it and set it: unmoor.save(..., {_word(name)}=...), report.extra["{_word(name)}"]; or keep it in an object '
-        "with state_dict and load_state_dict.",
+    word = _word(name)
+    told = f"{place} is {mine} after the restore and was {there.shown}: no object that is saved holds it{more}"
+    fix = (
+        f'Save it and set it: unmoor.save(..., {word}=...), report.extra["{word}"]; or give what holds it a state_dict.'
     )
+    return told, fix
 
 
 def _word(name: str) -> str:
@@ -191,6 +198,12 @@ def _pass_generator(place: str) -> str:
     if not value.replace(".", "").replace("_", "").isalnum():
         value = "..."
     return f'Pass it: unmoor.save(..., rng={{"{name}": {value}}}), and the same to restore.'
+
+
+_OTHER_VALUES: Final = (
+    "the same samples have other values: the dataset draws random numbers, or the build function made other data",
+    "Seed the data inside of the build function, or pass its generator: unmoor.save(..., rng={...}).",
+)
 
 
 def _of_data(
@@ -208,11 +221,7 @@ def _of_data(
     if mine and other and mine.known and mine.samples == other.samples:
         if generators:
             return _of_clues(generators)
-        return (
-            "the samples are the same and their values are not: the dataset draws random numbers, or the build "
-            "function made other data",
-            "Seed the data inside of the build function, or pass its generator: unmoor.save(..., rng={...}).",
-        )
+        return _OTHER_VALUES
     again = _again(whole, first.step, mine)
     if there is not None and there.first and generators:
         return _of_order(generators)
@@ -251,17 +260,18 @@ def _again(whole: Recording, step: int, batch: Batch | None) -> int:
     return found[0] if found else 0
 
 
-def _of_arithmetic(
-    case: Case, first: Difference, whole: Sequence[Recording], resumed: Sequence[Recording]
-) -> tuple[str, str]:
+def _had_gradients(cut: Recording, step: int) -> bool:
+    at_cut = cut.at(step)
+    return at_cut is not None and bool(at_cut.state.get("gradients"))
+
+
+def _of_arithmetic(case: Case, whole: Sequence[Recording], resumed: Sequence[Recording]) -> tuple[str, str]:
     """What differs although all that was restored is equal, and nothing else is known to."""
     facts, ranks = whole[0].facts, (len(whole), len(resumed))
     if ranks[0] != ranks[1] and "batchnorm" in facts:
-        return (
-            f"BatchNorm takes the statistics of each rank's own batch, and that is another one over {ranks[1]} "
-            f"{'ranks' if ranks[1] > 1 else 'rank'} than over {ranks[0]}",
-            "Convert it: torch.nn.SyncBatchNorm.convert_sync_batchnorm(model); or prove with as many ranks.",
-        )
+        told = f"BatchNorm takes the statistics of each rank's own batch: of {ranks[1]} now, and of {ranks[0]} before"
+        fix = "Convert it: torch.nn.SyncBatchNorm.convert_sync_batchnorm(model); or prove with as many ranks."
+        return told, fix
     moved = whole[0].device.partition(":")[0] != resumed[0].device.partition(":")[0]
     if "dropout" in facts and (moved or ranks[0] != ranks[1]):
         where = f"on {resumed[0].device}" if moved else f"on each of {count(ranks[1], 'rank')}"
@@ -275,4 +285,3 @@ def _of_arithmetic(
             "Where the arithmetic of both is known to differ so much, pass a larger tolerance=.",
         )
     return "not known: all that was restored is equal", _WITHOUT
-

@@ -55,7 +55,9 @@ class Compare:
         """
         ours, theirs = [_drawn(moment) for moment in here], [_drawn(moment) for moment in there]
         if len(ours) == len(theirs):
-            pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if [x.digest for x in a] != [x.digest for x in b]]
+            pairs = [
+                (a, b) for a, b in zip(ours, theirs, strict=True) if [x.digest for x in a] != [x.digest for x in b]
+            ]
             return None if not pairs else _told(*pairs[0])
         one, other = [b for rank in ours for b in rank], [b for rank in theirs for b in rank]
         counted, wanted = Counter(s for b in one for s in b.samples), Counter(s for b in other for s in b.samples)
@@ -143,7 +145,7 @@ def _told(ours: Sequence[Batch], theirs: Sequence[Batch]) -> tuple[str, str]:
     one, other = next(((a, b) for a, b in zip(ours, theirs, strict=True) if a.digest != b.digest), (ours[0], theirs[0]))
     if one.known and other.known:
         if one.samples == other.samples:
-            return f"other values of the samples {_few(one)}", f"those samples as {other.digest[:8]}"
+            return f"samples {_few(one)} with values {one.digest[:8]}", f"them with {other.digest[:8]}"
         return f"samples {_few(one)}", _few(other)
     return f"other data ({one.digest[:8]})", other.digest[:8]
 

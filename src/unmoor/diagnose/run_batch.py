@@ -31,8 +31,7 @@ def batch_findings(facts: RunFacts) -> Iterator[Finding]:
         around = {device for m in facts.models for device in fed_from(m)}
         home = model.compute or next(iter(places))
         if facts.batch is not None:
-            yield from _inputs(model, facts.batch, home, around)
-            yield from _targets(model, facts.batch, home, around)
+            yield from _misplaced(model, facts.batch, home, around)
         for loss in facts.losses:
             yield from _weights(loss, home, around)
     if facts.batch is not None:
@@ -51,41 +50,42 @@ def _stays(leaf: LeafFact) -> bool:
     return tensor.device == "cpu" and (tensor.scalar or bool(named and tensor.dtype.startswith("int")))
 
 
-def _inputs(model: ModelFacts, batch: BatchFacts, home: str, around: set[str]) -> Iterator[Finding]:
-    if model.brings or "*" in model.moved:
-        return
+def _misplaced(model: ModelFacts, batch: BatchFacts, home: str, around: set[str]) -> Iterator[Finding]:
+    """Inputs and targets on another device than the model; one finding where one line moves them all."""
     inputs = [leaf for leaf in batch.leaves if not leaf.target and not _stays(leaf)]
+    targets = [leaf for leaf in batch.leaves if leaf.target and not _stays(leaf)]
+    lost = [leaf for leaf in targets if leaf.tensor.device not in {*around, home}]
     away = [leaf for leaf in inputs if leaf.tensor.device not in around and leaf.argument not in model.moved]
-    if not away:
-        return
+    if model.brings or "*" in model.moved:
+        away = []
     sure = len(away) == len(inputs) or any(leaf.sure for leaf in away)
     for device in dict.fromkeys(leaf.tensor.device for leaf in away):
-        names = [leaf.tensor.name for leaf in away if leaf.tensor.device == device]
-        first = next(leaf.tensor for leaf in away if leaf.tensor.device == device)
-        text = f"{first.dtype} {format_shape(first.shape)} on {device}, the model is on {home}"
-        if not sure:
-            text += ": it fails if the model reads it"
-        severity = "error" if sure else "warning"
-        yield Finding("batch-elsewhere", severity, others(names), text, _mover(model, batch, device, home))
+        here = [leaf for leaf in away if leaf.tensor.device == device]
+        along = [leaf for leaf in lost if leaf.tensor.device == device]
+        lost = [leaf for leaf in lost if leaf not in along]
+        text = _both_sides([*here, *along], home) + ("" if sure else ": it fails if the model reads it")
+        names = listing([leaf.tensor.name for leaf in (*here, *along)], 3)
+        line = _mover(model, batch, device, home, around)
+        yield Finding("batch-elsewhere", "error" if sure else "warning", names, text, line)
+    if lost:
+        names = listing([leaf.tensor.name for leaf in lost], 3)
+        line = _mover(model, batch, "", home, around)
+        yield Finding("labels-elsewhere", "error", names, _both_sides(lost, home), line)
 
 
-def _mover(model: ModelFacts, batch: BatchFacts, device: str, home: str) -> str:
+def _both_sides(leaves: list[LeafFact], home: str) -> str:
+    first = leaves[0].tensor
+    what = f"{first.dtype} {format_shape(first.shape)} on" if len(leaves) == 1 else "on"
+    return f"{what} {first.device}, the model is on {home}"
+
+
+def _mover(model: ModelFacts, batch: BatchFacts, device: str, home: str, around: set[str]) -> str:
     """Move the batch; or the model, where it was forgotten on the CPU and the whole batch is on one accelerator."""
     everywhere = {leaf.tensor.device for leaf in batch.leaves if not _stays(leaf)}
     if kind_of(home) == "cpu" and everywhere == {device}:
         return f'{model.at}.to("{device}")'
-    return f"batch = unmoor.to_device(batch, like={model.at})"
-
-
-def _targets(model: ModelFacts, batch: BatchFacts, home: str, around: set[str]) -> Iterator[Finding]:
-    targets = [leaf for leaf in batch.leaves if leaf.target and not _stays(leaf)]
-    away = [leaf.tensor for leaf in targets if leaf.tensor.device not in {*around, home}]
-    if away:
-        text = f"{away[0].dtype} {format_shape(away[0].shape)} on {away[0].device}, the model's output is on {home}"
-        names = [tensor.name for tensor in away]
-        goal = f"like={model.at}" if len(around) == 1 else f'device="{home}"'
-        remedy = f"{batch.at} = unmoor.to_device({batch.at}, {goal})"
-        yield Finding("labels-elsewhere", "error", others(names), text, remedy)
+    goal = f"like={model.at}" if len(around) == 1 else f'device="{home}"'
+    return f"{batch.at} = unmoor.to_device({batch.at}, {goal})"
 
 
 def _weights(loss: LossFacts, home: str, around: set[str]) -> Iterator[Finding]:

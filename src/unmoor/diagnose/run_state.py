@@ -135,7 +135,7 @@ def _judge_counter(
     if device == "cpu" or "step" not in names:
         return None
     if "always" in FAMILIES[optimizer.family].beside:
-        return None if device == home or home == "cpu" else ("error", "it belongs beside the parameter", True)
+        return None if device == home or home == "cpu" else ("error", "it belongs beside the parameter", False)
     many = flags.get("foreach") is not False and optimizer.family != "Adafactor" and home != "cpu"
     if device != home and many:
         return "error", "steps of many tensors at once take it on the CPU or beside the parameter", False

@@ -15,6 +15,7 @@ from typing import Final
 
 import torch
 from torch import distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from unmoor.errors import RankError
 
@@ -42,18 +43,18 @@ def group_of(folder: str, rank: int, world: int, *, seconds: float) -> Iterator[
         dist.destroy_process_group()
 
 
-def _opened(folder: str, world: int, wait: timedelta) -> dist.TCPStore:
-    store = dist.TCPStore(_HOST, 0, world, is_master=True, timeout=wait, wait_for_workers=False)
+def _opened(folder: str, world: int, wait: timedelta) -> TCPStore:
+    store = TCPStore(_HOST, 0, world, is_master=True, timeout=wait, wait_for_workers=False)
     part = Path(folder, f"{_PORT}.part")
     part.write_text(str(store.port))
     part.replace(Path(folder, _PORT))
     return store
 
 
-def _joined(folder: str, world: int, wait: timedelta) -> dist.TCPStore:
+def _joined(folder: str, world: int, wait: timedelta) -> TCPStore:
     place, end = Path(folder, _PORT), time.monotonic() + wait.total_seconds()
     while not place.exists():
         if time.monotonic() > end:
             raise RankError(f"rank 0 of {world} did not come within {wait.total_seconds():g} s")
         time.sleep(0.01)
-    return dist.TCPStore(_HOST, int(place.read_text()), world, is_master=False, timeout=wait)
+    return TCPStore(_HOST, int(place.read_text()), world, is_master=False, timeout=wait)

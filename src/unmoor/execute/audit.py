@@ -22,7 +22,7 @@ from .reading import OpenSpan
 __all__ = ["Wrong", "audit"]
 
 #: Bytes that one thread takes at a time: few threads then share one large record.
-PIECE: Final = 8 << 20
+PIECE: Final = 32 << 20
 #: Bytes that are read by one call and summed while they are in the cache.
 CHUNK: Final = 512 << 10
 #: Records below this that lie close together are read by one call.
@@ -135,9 +135,12 @@ class _Work:
         crc, why, span = 0, "", piece.tally.record.span
         try:
             reader = self._open_span(span.file)
+            data, at = buffer, span.offset
             for start in range(piece.start, piece.end, len(buffer)):
-                data = buffer[: min(len(buffer), piece.end - start)]
-                read_into(reader, span.offset + start, data)
+                if piece.end - start < len(data):
+                    data = buffer[: piece.end - start]
+                if reader.some_into(at + start, data) != len(data):
+                    read_into(reader, at + start, data)
                 crc = crc32(data, crc)
         except (FileError, OSError) as fault:
             why = _why(fault)

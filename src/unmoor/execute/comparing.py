@@ -176,12 +176,14 @@ class _Buffers(threading.local):
 
     def __init__(self) -> None:
         self.a, self.b = bytearray(FLAT), bytearray(FLAT)
+        self.views = memoryview(self.a)[:FLAT], memoryview(self.b)[:FLAT]
 
     def grown(self, nbytes_a: int, nbytes_b: int) -> tuple[bytearray, bytearray]:
         if len(self.a) < nbytes_a:
             self.a = bytearray(nbytes_a)
         if len(self.b) < nbytes_b:
             self.b = bytearray(nbytes_b)
+        self.views = memoryview(self.a)[:FLAT], memoryview(self.b)[:FLAT]
         return self.a, self.b
 
 
@@ -201,9 +203,11 @@ class _Work:
         else:
             self._boxed(job)
 
-    def again(self, job: _One, buffer: memoryview) -> None:
+    def again(self, job: _Job, buffer: memoryview) -> None:
         """Read what was equal on both sides of a piece once more, for what all elements together tell."""
         del buffer
+        if isinstance(job, _Near):
+            return
         file, start = _place(job.piece.a)
         for at, number, nbytes in _chunks(job.piece):
             if (job.number, at) not in job.pair.unlike and self._measure is not None:
@@ -231,13 +235,18 @@ class _Work:
         (file_a, start_a), (file_b, start_b) = _place(piece.a), _place(piece.b)
         reader_a, reader_b = self._open_a(file_a), self._open_b(file_b)
         buffer, other = self._buffers.a, self._buffers.b
-        for at, number, nbytes in _chunks(piece):
-            mine, theirs = memoryview(buffer)[:nbytes], memoryview(other)[:nbytes]
-            skip = nbytes_of(piece.a.dtype, at)
-            read_into(reader_a, start_a + skip, mine)
-            read_into(reader_b, start_b + skip, theirs)
+        mine, theirs = self._buffers.views
+        for at in range(0, piece.nbytes, FLAT):
+            size = min(FLAT, piece.nbytes - at)
+            if size < len(theirs):
+                mine, theirs = memoryview(buffer)[:size], memoryview(other)[:size]
+            if reader_a.some_into(start_a + at, mine) != size:
+                read_into(reader_a, start_a + at, mine)
+            if reader_b.some_into(start_b + at, theirs) != size:
+                read_into(reader_b, start_b + at, theirs)
             if not buffer.startswith(theirs):
-                self._unlike(one, at, number, (mine, theirs))
+                first = elements_of(piece.a.dtype, at) if at else 0
+                self._unlike(one, first, min(elements_of(piece.a.dtype, size), piece.a.numel - first), (mine, theirs))
         self._meter.advance(2 * piece.nbytes)
 
     def _unlike(self, one: _One, at: int, number: int, data: tuple[memoryview, memoryview]) -> None:
@@ -255,13 +264,13 @@ class _Work:
         if self._measure is None:
             pair.differs = True
         else:
-            nodes, forms = (piece.a, piece.b), (_gathered_form(piece.a), _gathered_form(piece.b))
-            sizes = [_gathered_bytes(node) for node in nodes]
-            buffers = self._buffers.grown(*sizes)
-            views = [memoryview(buffer)[:size] for buffer, size in zip(buffers, sizes, strict=True)]
-            for node, view, open_span in zip(nodes, views, (self._open_a, self._open_b), strict=True):
-                self._gather(open_span, node, view)
-            self._measure.differ(pair.number, *views, forms, piece.order, piece.first)
+            nbytes_a, nbytes_b = _gathered_bytes(piece.a), _gathered_bytes(piece.b)
+            buffer, other = self._buffers.grown(nbytes_a, nbytes_b)
+            mine, theirs = memoryview(buffer)[:nbytes_a], memoryview(other)[:nbytes_b]
+            self._gather(self._open_a, piece.a, mine)
+            self._gather(self._open_b, piece.b, theirs)
+            forms = (_gathered_form(piece.a), _gathered_form(piece.b))
+            self._measure.differ(pair.number, mine, theirs, forms, piece.order, piece.first)
         self._meter.advance(sum(nbytes_of(node.dtype, node.numel) for node in (piece.a, piece.b)))
 
     def _gather(self, open_span: OpenSpan, node: TensorNode, target: memoryview) -> None:

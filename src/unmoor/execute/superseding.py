@@ -21,7 +21,7 @@ from unmoor.values.superseded import SECTOR, Ends, split_ends
 
 from .zipping import ZIP64_FROM, Member, central, descriptor, end_records, local_header, place
 
-__all__ = ["STRIDE", "Addition", "Tail", "addition", "append", "locked", "sync"]
+__all__ = ["STRIDE", "Addition", "Tail", "addition", "append", "locked"]
 
 STRIDE: Final = 60 << 10
 """Bytes between two anchors: readers look for an end record in the last 65,557 bytes of a file, and no further."""
@@ -121,12 +121,12 @@ def append(tail: Tail, added: Addition) -> Iterator[None]:
         tail.sync()
         yield
         tail.truncate(added.end)
+        tail.sync()
     except BaseException:
         with suppress(OSError):
             tail.truncate(added.size)
             tail.sync()
         raise
-    tail.sync()
 
 
 def _raise_anchors(tail: Tail, added: Addition) -> None:
@@ -186,11 +186,3 @@ def _lock(handle: int, path: str) -> None:
     except OSError:
         return
 
-
-def sync(path: str) -> None:
-    """Bring a file to the disk."""
-    handle = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

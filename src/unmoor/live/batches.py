@@ -24,6 +24,8 @@ __all__ = ["Watch", "batch_of", "comparable", "watch"]
 
 _PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
 _DEPTH: Final = 8
+_SHORT: Final = 16
+"""Longer lists of plain values count as their text."""
 
 
 class Watch:
@@ -139,7 +141,8 @@ def comparable(value: Any, depth: int = _DEPTH) -> Any:
     if isinstance(value, Mapping):
         return {repr(comparable(key, 0)): comparable(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [comparable(item, depth - 1) for item in value]
+        plain = len(value) > _SHORT and all(type(item) in _PLAIN for item in value)
+        return repr(value) if plain else [comparable(item, depth - 1) for item in value]
     if isinstance(value, set | frozenset):
         return sorted(repr(comparable(item, 0)) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

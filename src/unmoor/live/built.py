@@ -95,7 +95,9 @@ def _arguments(build: Callable[..., Any], device: Any, wrap: Any, name: str) -> 
         )
     if parameters.get("wrap") and wrap is None:
         given["wrap"] = _as_it_is
-    return {key: value for key, value in given.items() if parameters.get(key) or (key in parameters and value is not None)}
+    return {
+        key: value for key, value in given.items() if parameters.get(key) or (key in parameters and value is not None)
+    }
 
 
 def _as_it_is(model: Any) -> Any:

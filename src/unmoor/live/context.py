@@ -2,7 +2,7 @@
 
 The law: whether it was the devices is decided by facts, the tensors that the failing expression was given, and by
 asking torch whether it works where all are on one device (`context_replay`). The words of the error are a hint alone,
-taken only where that question cannot be put: they never make a mismatch without tensors that are apart.
+taken only where that question has no answer: they never make a mismatch without tensors that are apart.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from unmoor.errors import DeviceMismatch
+from unmoor.errors import DeviceMismatch, UsageError
 from unmoor.values.mismatch import Fix, Met, Mismatch
 
 from .context_fix import Culprit, anchor_in, fix_for, making_of
 from .context_frames import Source, Step, source_line, steps_of, user_steps
-from .context_hidden import backward_tensors, datasets, is_hidden, spot_of, step_in, wrapper_tensors
-from .context_look import Operand, operands
-from .context_names import Known, Names, storage_of
+from .context_hidden import datasets, is_hidden, spot_of, step_in, wrapper_tensors
+from .context_look import Operand, is_factory, operands
+from .context_names import Known, Names, each_module, each_optimizer, storage_of
 from .context_optimizer import Apart, apart, capturable_on_cpu, optimizer_of
 from .context_replay import works_on_one_device
 
-__all__ = ["read_mismatch"]
+__all__ = ["read_mismatch", "refuse_strangers"]
 
 _OTHER: Final = tuple(
     getattr(torch, name) for name in ("OutOfMemoryError", "AcceleratorError") if hasattr(torch, name)
@@ -49,6 +49,21 @@ def read_mismatch(
     return _Reading(error, steps, seen, model, optimizer).read()
 
 
+def refuse_strangers(model: Any, optimizer: Any) -> None:
+    """Raise UsageError for what is no model and no optimizer, nor a dict or list of them."""
+    for role, value, found, kind in (
+        ("model", model, each_module(model), "a torch.nn.Module"),
+        ("optimizer", optimizer, each_optimizer(optimizer), "a torch.optim.Optimizer"),
+    ):
+        if value is not None and not (value in ({}, [], ()) if isinstance(value, dict | list | tuple) else False):
+            if next(iter(found), None) is None:
+                shown = value.__name__ if isinstance(value, type) else type(value).__name__
+                raise UsageError(
+                    f"device_context was given {shown} as its {role}",
+                    remedy=f"Pass {kind}, a dict or list of them, or None.",
+                )
+
+
 class _Reading:
     """One error being read. `seen` are the frames that are not plumbing; `last` is the innermost of them."""
 
@@ -58,7 +73,7 @@ class _Reading:
         self.error, self.steps, self.seen, self.model = error, steps, seen, model
         self.users, self.last = user_steps(seen), seen[-1]
         self.source = Source(self.last)
-        self.names = Names(model, optimizer, self.users)
+        self.names = Names(model, optimizer, self._by_nearness())
         self.counts = Counter(str(parameter.device) for parameter in self.names.parameters.values())
         self.module = next((step for step in reversed(seen) if isinstance(step.value("self"), nn.Module)), None)
 
@@ -67,7 +82,7 @@ class _Reading:
             return self._of_hidden()
         optimizer = optimizer_of(self.seen)
         found = self._of_optimizer(optimizer) if optimizer is not None else None
-        return found or self._of_wrapper() or self._of_operands() or self._of_backward()
+        return found or self._of_wrapper() or self._of_operands()
 
     def _of_optimizer(self, optimizer: torch.optim.Optimizer) -> Mismatch | None:
         """State or gradients that are not beside their parameters."""
@@ -117,16 +132,6 @@ class _Reading:
             found = self._apart(_locals(self.last)) if self.last.is_torch else []
         return self._of_tensors(found) if found and self._devices_to_blame() else None
 
-    def _of_backward(self) -> Mismatch | None:
-        """The leaves of the graph: what the backward pass, which runs outside of Python, came upon."""
-        found = backward_tensors(self.steps, operands(self.source))
-        devices = {tensor.device for tensor in found}
-        if len(devices) < 2 or not self._hinted([str(device) for device in devices]):
-            return None
-        kept = [next(t for t in found if t.device == device) for device in devices]
-        mets = [self._met(t, self._known(t), "", "result") for t in kept]
-        return self._finished("backward", mets, [Culprit(met, None, None) for met in mets])
-
     def _of_hidden(self) -> Mismatch | None:
         """Frames are gone: what the line that failed names, what was handed in, what the model keeps elsewhere."""
         spot = spot_of(self.error, self.steps)
@@ -163,9 +168,8 @@ class _Reading:
         return [_operand(name, parameter) for name, parameter in pairs if str(parameter.device) == home][:1]
 
     def _devices_to_blame(self) -> bool:
-        """Whether the operation works where all is on one device; where torch cannot be asked, its words hint at it."""
-        works = None if self.last.raises else works_on_one_device(self.source)
-        return self._hinted(list(self.counts)) if works is None else works
+        """Whether the operation works where all is on one device; where it does not, or nobody can tell, a hint."""
+        return (not self.last.raises and works_on_one_device(self.source) is True) or self._hinted(self.counts)
 
     def _hinted(self, devices: Iterable[str]) -> bool:
         text = str(self.error).lower()
@@ -206,7 +210,8 @@ class _Reading:
 
     def _of_operand(self, operand: Operand) -> tuple[Met, Culprit]:
         if operand.value is None:
-            met = Met(operand.text, "made", operand.device)
+            made = is_factory(operand.node, self.last)
+            met = Met(operand.text, "made" if made else "result", operand.device, word=operand.text)
             return met, Culprit(met, None, None)
         known = self._known(operand.value)
         making = None
@@ -266,6 +271,12 @@ class _Reading:
         others = Counter(str(p.device) for name, p in self.names.parameters.items() if name not in named)
         lines = dict.fromkeys(source_line(step) for step in (*self._calling(), *self.users[-1:]))
         return Mismatch(situation, place, owner, tuple(mets), home, fix, tuple(lines), dict(others))
+
+    def _by_nearness(self) -> list[Step]:
+        """The user's frames for names: the one that called the model, those around it outwards, then those within."""
+        calling = self._calling()
+        i = self.users.index(calling[0]) if calling else 0
+        return [*reversed(self.users[: i + 1]), *self.users[i + 1 :]]
 
     def _calling(self) -> list[Step]:
         """The user's frame that called the outermost module, the innermost of all where none was called."""

@@ -89,7 +89,7 @@ def fix_for(culprits: list[Culprit], names: Names, model: Any, home: str, anchor
     kind, met, known = culprit.met.kind, culprit.met, culprit.known
     if kind == "made" and culprit.making is not None:
         return Fix("made", culprit.making.corrected(f"{anchor}.device" if anchor else repr(home)))
-    if kind == "made":
+    if kind == "made" and known is None:
         comma = "" if met.name.endswith("()") else ", "
         return Fix("made", f"{met.name[:-1]}{comma}device={f'{anchor}.device' if anchor else repr(home)})")
     if kind == "attribute":
@@ -119,16 +119,26 @@ def _moved(met: Met, known: Known | None, names: Names, model: Any, home: str, a
     """The cure for a tensor that was handed in: it is moved, with all of its batch."""
     if known is None or known.step is None:
         return Fix("tensor", f"{met.name}.to({anchor + '.device' if anchor else repr(home)})")
-    in_container = met.name != known.root
-    held = known.step.value(known.root)
-    what = met.name if in_container and not isinstance(held, dict | list | tuple) and known.root == "self" else known.root
+    what = _batch_in(met.name, known.root, known.step.value(known.root))
     like = _in_frame(model, known.step, home)
     if like:
         return Fix("batch" if what != met.name else "tensor", f"{what} = unmoor.to_device({what}, like={like})")
     to = f"{anchor}.device" if anchor and what == met.name else f'"{home}"'
     if what == met.name:
         return Fix("tensor", f"{what} = {what}.to({to})")
-    return Fix("batch", f'{what} = unmoor.to_device({what}, "{home}")')
+    return Fix("batch", f'{what} = unmoor.to_device({what}, device="{home}")')
+
+
+def _batch_in(name: str, root: str, held: Any) -> str:
+    """The expression of the batch that a tensor is of: its variable, or what an object that holds the run calls it."""
+    rest = name[len(root) :]
+    runs = isinstance(held, nn.Module) or any(
+        isinstance(value, nn.Module | torch.optim.Optimizer) for value in getattr(held, "__dict__", {}).values()
+    )
+    if not (runs and rest.startswith(".")):
+        return root
+    attribute = rest[1:].partition("[")[0].partition(".")[0]
+    return f"{root}.{attribute}"
 
 
 def _in_frame(model: Any, step: Step, home: str) -> str:

@@ -23,6 +23,7 @@ __all__ = ["Source", "Step", "source_line", "steps_of", "user_steps"]
 
 _RAISES: Final = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE") if name in dis.opmap)
 _PLUMBING: Final = frozenset({"autograd", "overrides", "utils", "fx", "compiler", "library", "cuda", "accelerator"})
+_DATA: Final = ["utils", "data"]
 _OURS: Final = frozenset({"unmoor.live.built", "unmoor.live.proving_loop"})
 """Files of this package that take a user's step: what stands there is read as a user's code is."""
 
@@ -55,7 +56,7 @@ class Step:
         """Whether the frame only hands on what it was given."""
         first, *rest = self.module.split(".")
         if first == "torch":
-            return not rest or rest[0] in _PLUMBING - ({"utils"} if rest[1:2] == ["data"] else set()) or _private(rest)
+            return not rest or (rest[:2] != _DATA and (rest[0] in _PLUMBING or _private(rest)))
         if first == "unmoor":
             return self.module not in _OURS
         return first in sys.stdlib_module_names or self.frame.f_code.co_filename.startswith("<frozen")

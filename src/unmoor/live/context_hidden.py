@@ -1,4 +1,4 @@
-"""Failures whose frames are gone: another thread's or process's, a compiled model's, the backward pass's.
+"""Failures whose frames are gone: another thread's or process's, a compiled model's.
 
 What is left is the place, told by the stack that torch keeps with the error, and the objects that took part. The stack
 says where to look; it does not decide that anything was apart.
@@ -7,7 +7,7 @@ says where to look; it does not decide that anything was apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
@@ -15,16 +15,14 @@ import torch
 from torch import nn
 
 from .context_frames import Step
-from .context_look import Operand
 
-__all__ = ["Spot", "backward_tensors", "datasets", "is_hidden", "spot_of", "step_in", "wrapper_tensors"]
+__all__ = ["Spot", "datasets", "is_hidden", "spot_of", "step_in", "wrapper_tensors"]
 
 _LINE: Final = re.compile(r'^ *File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 """A line of a traceback as Python itself writes it (the documentation of the module traceback)."""
 
 _TORCH: Final = torch.__path__[0]
 _LOADERS: Final = "torch.utils.data"
-_MOST: Final = 10_000
 
 
 class Spot(NamedTuple):
@@ -89,24 +87,3 @@ def wrapper_tensors(step: Step) -> tuple[nn.Module, torch.Tensor, str] | None:
     if not (step.raises and isinstance(wrapper, nn.Module) and isinstance(tensor, torch.Tensor) and home is not None):
         return None
     return (wrapper, tensor, str(home)) if tensor.device != home else None
-
-
-def backward_tensors(steps: list[Step], given: list[Operand]) -> list[torch.Tensor]:
-    """The leaves of the graphs that a backward pass went through, and the gradient it began with; none if none ran."""
-    if not any(step.module.startswith("torch.autograd") for step in steps):
-        return []
-    tensors = [one.value for one in given if isinstance(one.value, torch.Tensor)]
-    return [*tensors, *_leaves([tensor.grad_fn for tensor in tensors])]
-
-
-def _leaves(todo: list[Any]) -> Iterator[torch.Tensor]:
-    seen: set[Any] = set()
-    while todo and len(seen) < _MOST:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, torch.Tensor):
-            yield variable
-        todo += [one for one, _ in node.next_functions]

@@ -20,7 +20,7 @@ from torch import nn
 
 from .context_frames import Source, Step
 
-__all__ = ["MISSING", "Operand", "factory_call", "is_factory", "items_of", "look", "operands"]
+__all__ = ["MISSING", "Operand", "is_factory", "items_of", "look", "operands"]
 
 MISSING: Final = object()
 """What `look` gives for an expression that only running it could tell."""
@@ -42,7 +42,7 @@ class Operand:
     """A tensor, or a module, that an operation was given.
 
     `text` is its expression. `direct` tells that the operation took it as it is: not what a call made of it. `device`
-    is set for a tensor that the expression itself makes, which is gone: then `value` is None and `node` makes it.
+    is set for a tensor that a call within the expression gave, which is gone: then `value` is None, `node` is the call.
     """
 
     text: str
@@ -132,13 +132,15 @@ def operands(source: Source) -> list[Operand]:
 
 
 def _collect(node: ast.AST, step: Step, *, direct: bool, outermost: bool = False) -> Iterator[Operand]:
+    if isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(node, ast.Attribute):
+        node = node.value
     value = look(node, step) if isinstance(node, ast.expr) else MISSING
     if value is not MISSING:
-        yield from (
-            Operand(ast.unparse(node) + path, leaf, direct, node) for path, leaf in items_of(value, most=_MOST)
-        )
+        for path, leaf in items_of(value, most=_MOST):
+            if not isinstance(leaf, torch.optim.Optimizer):
+                yield Operand(ast.unparse(node) + path, leaf, direct, node)
     elif isinstance(node, ast.Call):
-        made = factory_call(node, step)
+        made = _made_on(node, step)
         if made and not outermost:
             yield Operand(ast.unparse(node), None, direct, node, made)
             return
@@ -164,11 +166,15 @@ def _keeps_device(node: ast.Call, receiver: list[ast.expr], step: Step) -> bool:
     return isinstance(look(receiver[0], step), torch.Tensor) and name not in ("to", "cuda", "cpu", "item", "tolist")
 
 
-def factory_call(node: ast.AST, step: Step) -> str:
-    """The device on which a call makes a new tensor because it was told of none, "" where it is no such call."""
-    if not is_factory(node, step):
+def _made_on(node: ast.Call, step: Step) -> str:
+    """The device of what a call gives: torch's default where it makes a tensor, a module's where that is called."""
+    if is_factory(node, step):
+        return str(torch.get_default_device())
+    callee = look(node.func, step)
+    if not isinstance(callee, nn.Module):
         return ""
-    return str(torch.get_default_device())
+    devices = {str(parameter.device) for parameter in callee.parameters()}
+    return devices.pop() if len(devices) == 1 else ""
 
 
 def is_factory(node: ast.AST, step: Step) -> bool:
@@ -183,7 +189,7 @@ def is_factory(node: ast.AST, step: Step) -> bool:
 
 
 def items_of(value: Any, *, most: int, depth: int = 5) -> Iterator[tuple[str, Any]]:
-    """The tensors and modules in a value and how each is reached from it, as Python: ("['labels']", tensor).
+    """The tensors, modules and optimizers in a value, each after the Python that reaches it: ("['labels']", tensor).
 
     Containers are walked, and objects that keep their values as attributes; modules are not.
     """
@@ -192,7 +198,7 @@ def items_of(value: Any, *, most: int, depth: int = 5) -> Iterator[tuple[str, An
     while todo and most:
         path, current, left = todo.pop(0)
         most -= 1
-        if isinstance(current, torch.Tensor | nn.Module):
+        if isinstance(current, torch.Tensor | nn.Module | torch.optim.Optimizer):
             yield path, current
         elif left and id(current) not in seen:
             seen.add(id(current))

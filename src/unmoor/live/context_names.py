@@ -140,8 +140,6 @@ class Names:
 def _reached(step: Step) -> Iterator[tuple[Known, Any]]:
     for root, value in [*step.frame.f_locals.items()]:
         if root.isidentifier():
-            if isinstance(value, torch.optim.Optimizer):
-                yield Known(root, "given", step, root), value
             yield from ((Known(root + path, "given", step, root), leaf) for path, leaf in items_of(value, most=_MOST))
 
 

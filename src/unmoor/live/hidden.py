@@ -29,6 +29,9 @@ _MEMBERS: Final = 32
 _MOST: Final = 400
 _NUMBERS: Final = (bool, int, float, str, type(None))
 
+_ELSEWHERE: Final = (nn.Module, torch.optim.Optimizer, torch.utils.data.Dataset, type)
+"""What is seen as itself, or is data."""
+
 Marks = Callable[..., Mark | None]
 
 
@@ -41,8 +44,9 @@ def clues(objects: Mapping[str, Any], train_step: Any, mark: Marks) -> dict[str,
         if rng.is_generator(value):
             if id(value) not in known:
                 known.add(id(value))
-                made = mark(rng.generator_state(value)["state"], digest_only=True)
-                found[f"{CLUES}generator"].setdefault(place, made or Mark("", ""))
+                made = _of_generator(value, mark)
+                if made is not None:
+                    found[f"{CLUES}generator"].setdefault(place, made)
         elif isinstance(value, _NUMBERS) or (isinstance(value, torch.Tensor) and value.numel() <= _MOST):
             made = mark(value)
             if made is not None:
@@ -50,9 +54,23 @@ def clues(objects: Mapping[str, Any], train_step: Any, mark: Marks) -> dict[str,
     for role, value in objects.items():
         for label, _, item in members(role, value) if role != "rng" else ():
             if isinstance(item, nn.Module):
-                eval_mode = [p.prefix.rstrip(".") or label for p in walk(item) if not p.module.training]
-                found[f"{CLUES}mode"][label] = Mark(repr(eval_mode), f"eval: {len(eval_mode)} modules")
+                found[f"{CLUES}mode"][label] = _mode([place.module.training for place in walk(item)])
     return {component: rows for component, rows in found.items() if rows}
+
+
+def _of_generator(generator: Any, mark: Marks) -> Mark | None:
+    """The mark of a generator; None for one that has no state, such as random.SystemRandom."""
+    try:
+        return mark(rng.generator_state(generator)["state"], digest_only=True)
+    except NotImplementedError:
+        return None
+
+
+def _mode(training: list[bool]) -> Mark:
+    """In which mode the modules of an object are."""
+    words = {len(training): "in training mode", 0: "in eval mode"}
+    some = f"in eval mode in {training.count(False)} of {len(training)} modules"
+    return Mark(repr(training), words.get(sum(training), some))
 
 
 def _places(objects: Mapping[str, Any], train_step: Any) -> Iterator[tuple[str, Any]]:
@@ -80,10 +98,10 @@ def _attributes(prefix: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(name: str, function: Any, objects: Mapping[str, Any], seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The variables that a function closes over, those of its module that it uses, and the object that it belongs to."""
+    """The variables that a function closes over, those of its module that it uses, the object that it belongs to."""
     known = {id(item) for role, value in objects.items() for _, _, item in members(role, value)}
     if isinstance(function, functools.partial):
-        for key, value in {**dict(enumerate(function.args)), **function.keywords}.items():
+        for key, value in (*enumerate(function.args), *function.keywords.items()):
             yield from _inside(f"{name}({key})", value, _DEPTH, seen | known)
         function = function.func
     owner = getattr(function, "__self__", None)
@@ -109,11 +127,10 @@ def _of_function(name: str, function: Any, objects: Mapping[str, Any], seen: set
 
 def _inside(place: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """A value, and what it holds by attribute or key; modules, optimizers, loaders and data are seen elsewhere."""
-    if isinstance(value, _NUMBERS) or isinstance(value, torch.Tensor) or rng.is_generator(value):
+    if isinstance(value, (*_NUMBERS, torch.Tensor)) or rng.is_generator(value):
         yield place, value
         return
-    others = nn.Module | torch.optim.Optimizer | torch.utils.data.Dataset | type
-    if depth == 0 or id(value) in seen or isinstance(value, others):
+    if depth == 0 or id(value) in seen or isinstance(value, _ELSEWHERE):
         return
     seen.add(id(value))
     if isinstance(value, DataLoader | ResumableLoader):

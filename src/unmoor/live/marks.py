@@ -132,13 +132,14 @@ class Marker:
         generators = self.objects.get(_GENERATORS)
         states = rng.capture(generators if isinstance(generators, Mapping) else {})
         states.pop("current", None)
-        for kind, devices in states.pop("devices", {}).items():
-            for index, state in enumerate(devices):
-                self._put(found, f"{RNG}{kind}", f"{kind}:{index}", state)
-        for name, own in states.pop("generators", {}).items():
-            self._put(found, f"{RNG}{name}", name, own["state"])
+        devices, named = states.pop("devices", {}), states.pop("generators", {})
         for name, state in states.items():
             self._put(found, f"{RNG}{name}", name, state)
+        for kind, own in devices.items():
+            for index, state in enumerate(own):
+                self._put(found, f"{RNG}{kind}", f"{kind}:{index}", state)
+        for name, own in named.items():
+            self._put(found, f"{RNG}{name}", name, own["state"])
 
     def _put(self, found: dict[str, dict[str, Mark]], component: str, name: str, value: Any) -> None:
         mark = self._mark(value, digest_only=component.startswith(RNG))

@@ -72,7 +72,7 @@ def family_of(optimizer: Optimizer) -> str:
     Other packages have classes of the same names, which keep other state.
     """
     for cls in type(stepping(optimizer)).__mro__:
-        for family in FAMILIES.values() if cls.__module__.startswith("torch.optim.") else ():
+        for family in FAMILIES.values() if f"{cls.__module__}.".startswith("torch.optim.") else ():
             if cls.__name__ in (family.name, *family.also):
                 return family.name
     return ""

@@ -94,7 +94,7 @@ class Loop:
         found = {key: item for _, key, item in members("loader", value)}
         if len(found) > 1 and "train" not in found:
             raise UsageError(
-                f"{self.built.name}() gives {len(found)} loaders, and which one train_step takes batches of is not known",
+                f"{self.built.name}() gives {len(found)} loaders, and which one the steps take is not known",
                 remedy='Name it "train", or return a train_step without arguments that draws its own batches.',
             )
         return found["train"] if len(found) > 1 else next(iter(found.values()), None)
@@ -112,9 +112,10 @@ class Loop:
         raise UsageError(f"the loader of {self.built.name}() gives no batches", remedy="Return one that has some.")
 
     def _begin(self, loader: Any) -> None:
-        inner = loader.loader if isinstance(loader, ResumableLoader) else loader
+        inner: Any = loader.loader if isinstance(loader, ResumableLoader) else loader
         told = held(inner, counts_epochs).values() if isinstance(inner, DataLoader) else ()
-        for sampler in told or ([inner] if callable(getattr(inner, "set_epoch", None)) else ()):
+        found: list[Any] = list(told) or ([inner] if callable(getattr(inner, "set_epoch", None)) else [])
+        for sampler in found:
             sampler.set_epoch(self.progress["epoch"])
         self._batches, self._given = iter(loader), 0
 
@@ -147,7 +148,7 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def loss_value(value: Any, name: str) -> float | None:
-    """The loss that a step gave as a number: a number, a tensor of one element, or what "loss" or the first place has."""
+    """The loss that a step gave as a number: a number, a tensor of one element, or what "loss" or place 0 has."""
     if isinstance(value, Mapping) and "loss" in value:
         value = value["loss"]
     elif isinstance(value, tuple | list) and value:

@@ -84,7 +84,7 @@ def _stale(item: Any, optimizer: Optimizer) -> str:
 
 def _made(optimizer: Optimizer) -> str:
     cls = type(optimizer)
-    name = f"torch.optim.{cls.__name__}" if cls.__module__.startswith("torch.optim.") else cls.__name__
+    name = f"torch.optim.{cls.__name__}" if f"{cls.__module__}.".startswith("torch.optim.") else cls.__name__
     rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
     first = optimizer.param_groups[0].get("initial_lr", rate) if optimizer.param_groups else None
     return f"{name}({{}}, lr={first!r})" if isinstance(first, int | float) else f"{name}({{}})"

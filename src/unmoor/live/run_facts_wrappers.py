@@ -99,15 +99,22 @@ def wrapper_facts(module: nn.Module, at: str) -> Iterator[WrapperFacts]:
         for wrapper in place.wrappers:
             ids = tuple(int(i) for i in getattr(wrapper, "device_ids", None) or () if isinstance(i, int))
             source = _source(wrapper)
-            built = getattr(wrapper, "device", None) if type(wrapper).__name__ == "DistributedDataParallel" else None
+            name = _class_name(wrapper)
+            built = getattr(wrapper, "device", None) if name == "DistributedDataParallel" else None
             if source is not None or isinstance(built, torch.device):
                 yield WrapperFacts(
-                    type(wrapper).__name__,
+                    name,
                     "" if source is None else tag(source),
                     ids,
                     tag(built) if isinstance(built, torch.device) else "",
                     at,
                 )
+
+
+def _class_name(wrapper: nn.Module) -> str:
+    """The class of torch that a wrapper is, or is derived from."""
+    known = (cls.__name__ for cls in type(wrapper).__mro__ if cls.__module__.startswith("torch."))
+    return next(known, type(wrapper).__name__)
 
 
 def home_of(module: nn.Module) -> torch.device:

@@ -25,7 +25,10 @@ __all__ = ["Extent", "Reducer", "pickle_legacy", "pickle_stored", "strided_nodes
 _ALIGN: Final = 16
 _SPARSE: Final = ("sparse_coo", "sparse_csr", "sparse_bsr", "sparse_csc", "sparse_bsc")
 _IDS: Final[Mapping[str, tuple[None, ...]]] = {"zip": (), "legacy": (None,)}
-"""What ends a storage's id: in a legacy stream, the window into another storage that it is, none here."""
+"""What ends a storage's id: in a legacy stream, the window into another storage that it is, none here.
+
+torch loads no untyped storage from such a stream: bytes stand in.
+"""
 _NESTED: Final = ("values", "sizes", "strides", "offsets")
 
 
@@ -139,6 +142,7 @@ class Reducer:
 
     def __init__(self, extents: Mapping[str, Extent], tail: tuple[None, ...] = ()) -> None:
         self._extents, self._tail = extents, tail
+        self._untyped: Any = torch.ByteStorage if tail else torch.UntypedStorage
         self._keys: dict[str, str] = {}
         self.used: dict[str, Extent | StorageBlob] = {}
         self.numels: dict[str, int] = {}
@@ -184,7 +188,7 @@ class Reducer:
         if 0 in node.shape:
             offset = max(0, min(offset, extent.nbytes // row.itemsize))
         typed = len(extent.dtypes) == 1 and extent.nbytes % row.itemsize == 0 and bool(row.storage)
-        kind = getattr(torch, row.storage) if typed else torch.UntypedStorage
+        kind = getattr(torch, row.storage) if typed else self._untyped
         numel = extent.nbytes // row.itemsize if typed else extent.nbytes
         return StorageRef(kind, self._keys[storage.key], storage.device, numel), offset, typed
 
@@ -194,7 +198,7 @@ class Reducer:
         first = int(tensor.storage_offset()) * tensor.itemsize
         self.used[key] = StorageBlob(tensor.untyped_storage(), first, nbytes)
         row = DTYPES[str(tensor.dtype).removeprefix("torch.")]
-        kind, numel = (getattr(torch, row.storage), tensor.numel()) if row.storage else (torch.UntypedStorage, nbytes)
+        kind, numel = (getattr(torch, row.storage), tensor.numel()) if row.storage else (self._untyped, nbytes)
         rest: Any = (StorageRef(kind, key, "cpu", numel), 0, tuple(tensor.shape), tensor.stride(), False, OrderedDict())
         if row.storage:
             return torch._utils._rebuild_tensor_v2, rest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -23,8 +24,9 @@ def wrapper_of(word: str) -> Callable[[Any], Any]:
     """The function that wraps a model as `word` says. Raises UsageError for a word that is not known."""
     name, _, backend = word.partition(":")
     if name == "compile":
-        return lambda model: torch.compile(model, **({"backend": backend} if backend else {}))
-    found = {"ddp": _ddp, "fsdp2": _fsdp2, "data_parallel": nn.DataParallel}.get(word)
+        return partial(torch.compile, backend=backend or "inductor")
+    known: dict[str, Callable[[Any], Any]] = {"ddp": _ddp, "fsdp2": _fsdp2, "data_parallel": nn.DataParallel}
+    found = known.get(word)
     if found is None:
         words = ", ".join(map(repr, WORDS))
         raise UsageError(f"wrap={word!r} is none of {words}", remedy='A function of yours: wrap="module:function".')
@@ -43,7 +45,7 @@ def _fsdp2(model: nn.Module) -> nn.Module:
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:  # before torch 2.6
-        from torch.distributed._composable.fsdp import fully_shard  # type: ignore[no-redef, attr-defined]
+        from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     fully_shard(model, mesh=mesh)

@@ -45,7 +45,7 @@ def compacted(taken: Taken) -> Taken:
         groups = _groups(distinct)
         for number, group in enumerate(groups):
             if _is_loose(group):
-                _alone(group, f"{key}#{number}", new, made)
+                _boxed(group, f"{key}#{number}", new, made)
             elif len(groups) > 1:
                 _apart(group, f"{key}#{number}", new)
                 shares[f"{key}#{number}"] = key
@@ -90,8 +90,8 @@ def _overlap(one: TensorNode, other: TensorNode) -> bool:
         return False
     if one.dtype != other.dtype:
         return True
-    steps = sorted({step for node in (one, other) for step, size in _dimensions(node)} | {1}, reverse=True)
-    if 0 in steps or any(big % small for big, small in pairwise(steps)):
+    steps = _grid((one, other))
+    if steps is None:
         return True
     boxes = [_box(node, steps) for node in (one, other)]
     if boxes[0] is None or boxes[1] is None:
@@ -121,23 +121,57 @@ def _box(node: TensorNode, steps: Sequence[int]) -> list[tuple[int, int]] | None
 
 
 def _is_loose(group: _Group) -> bool:
-    """Whether the group is one tensor with gaps between its elements."""
-    windows = {(node.offset, node.shape, node.stride, node.dtype) for node in group.nodes}
-    (node, *_) = group.nodes
-    packed = DTYPES[node.dtype].packing > 1
-    return len(windows) == 1 and bool(node.numel) and _reach(node) > node.numel and not packed
+    """Whether the group, as a box of the grid in which its tensors lie, takes less room than all that lies between."""
+    frame = _frame(group.nodes)
+    return frame is not None and nbytes_of(frame.dtype, frame.numel) < group.high - group.low
 
 
-def _alone(group: _Group, key: str, new: dict[int, TensorNode], made: dict[str, Made]) -> None:
-    first = group.nodes[0]
-    if first.storage is None:
+def _grid(nodes: Sequence[TensorNode]) -> list[int] | None:
+    """The steps of the grid that tensors span, the widest first; None where their steps make none."""
+    steps = sorted({step for node in nodes for step, _ in _dimensions(node)} | {1}, reverse=True)
+    return None if 0 in steps or any(big % small for big, small in pairwise(steps)) else steps
+
+
+def _frame(nodes: Sequence[TensorNode]) -> TensorNode | None:
+    """The smallest box of the grid that holds the tensors; None where they make no grid, or have several dtypes."""
+    if len({node.dtype for node in nodes}) > 1 or DTYPES[nodes[0].dtype].packing > 1 or not nodes[0].numel:
+        return None
+    steps = _grid(nodes)
+    boxes = [_box(node, steps) for node in nodes] if steps is not None else [None]
+    if steps is None or any(box is None for box in boxes):
+        return None
+    ends = [(min(b[i][0] for b in boxes if b), max(b[i][1] for b in boxes if b)) for i in range(len(steps))]
+    shape = tuple(last - first for first, last in ends)
+    offset = sum(first * step for (first, _), step in zip(ends, steps, strict=True))
+    first = nodes[0]
+    return TensorNode(first.storage, offset, shape, tuple(steps), first.dtype, first.device)
+
+
+def _boxed(group: _Group, key: str, new: dict[int, TensorNode], made: dict[str, Made]) -> None:
+    """The tensors on a storage of the size of their box, in the order of its grid."""
+    frame = _frame(group.nodes)
+    if frame is None or frame.storage is None:
         return
-    nbytes = nbytes_of(first.dtype, first.numel)
-    storage = Storage(key, first.dtype, nbytes, first.storage.device, None, None)
-    source = replace(first, bits=frozenset(), parameter=False, requires_grad=False)
-    made[key] = Made(source, first.dtype)
+    packed = dict(zip(frame.stride, contiguous(frame.shape), strict=True))
+    storage = Storage(key, frame.dtype, nbytes_of(frame.dtype, frame.numel), frame.device, None, None)
+    made[key] = Made(frame, frame.dtype)
+    begin = _digits(frame.offset, frame.stride)
     for node in group.nodes:
-        new[id(node)] = replace(node, storage=storage, offset=0, stride=contiguous(node.shape))
+        away = zip(_digits(node.offset, frame.stride), begin, packed.values(), strict=True)
+        offset = sum((here - first) * step for here, first, step in away)
+        stride = tuple(
+            packed.get(step, 1) if size > 1 else 1 for step, size in zip(node.stride, node.shape, strict=True)
+        )
+        new[id(node)] = replace(node, storage=storage, offset=offset, stride=stride)
+
+
+def _digits(offset: int, steps: Sequence[int]) -> list[int]:
+    """Where an element lies in a grid, along each step."""
+    made = []
+    for step in steps:
+        digit, offset = divmod(offset, step)
+        made.append(digit)
+    return made
 
 
 def _apart(group: _Group, key: str, new: dict[int, TensorNode]) -> None:

@@ -113,8 +113,8 @@ class _Pairing:
             tuple(x for x in n or () if not isinstance(x, TensorNode | CompositeTensor)) for n in numbers
         ]
         if plain[0] != plain[1]:
-            text = [", ".join(map(value_text, side)) or "none" for side in plain]
-            self._value(ValueDifference(f"{one.path}.quantizer", "changed", *text, one.role), other.path)
+            text, told = (", ".join(map(value_text, side)) or "none" for side in plain)
+            self._value(ValueDifference(f"{one.path}.quantizer", "changed", text, told, one.role), other.path)
 
     def _values_inside(self, one: Part, other: Part) -> None:
         """What stands among weights and is no tensor, such as extra state of modules."""
@@ -161,21 +161,20 @@ class _Pairing:
 
     def _groups(self, one: Part, other: Part, found: ParamPairs) -> None:
         """Options of the groups, by their number; and parameters that are in another group."""
-        label, numbers = _texts(one.keys) or (one.role,), [len(side.groups) for side in (found.a, found.b)]
-        if numbers[0] != numbers[1]:
-            texts = [count(number, "group") for number in numbers]
-            place = key_text((*label, "param_groups"))
-            self._value(ValueDifference(place, "changed", *texts, one.role), other.path)
-        for i, (mine, theirs) in enumerate(zip(found.a.groups, found.b.groups, strict=False)):
+        label, (mine, theirs) = _texts(one.keys) or (one.role,), (found.a.groups, found.b.groups)
+        where = key_text((*label, "param_groups"))
+        if len(mine) != len(theirs):
+            told = ValueDifference(where, "changed", count(len(mine), "group"), count(len(theirs), "group"), one.role)
+            self._value(told, other.path)
+        for i, groups in enumerate(zip(mine, theirs, strict=False)):
             inner = ("param_groups", str(i))
             place = _Place((*_texts(one.keys), *inner), (*_texts(other.keys), *inner), (*label, *inner), one.role)
-            options = [{k: v for k, v in group.items() if k not in _GROUP_KEYS} for group in (mine, theirs)]
+            options = [{k: v for k, v in group.items() if k not in _GROUP_KEYS} for group in groups]
             self._trees(place, *options)
         moved = _moved(found.pairs, found)
-        if moved and numbers[0] == numbers[1]:
+        if moved and len(mine) == len(theirs):
             text = f"{count(len(moved), 'parameter')} in another group: {listing(moved)}"
-            place_text = key_text((*label, "param_groups"))
-            self._value(ValueDifference(place_text, "changed", text, "", one.role), other.path)
+            self._value(ValueDifference(where, "changed", text, "", one.role), other.path)
 
     def _alone(self, side: int, part: Part) -> None:
         """A part that the other side lacks: its tensors, or in few words what it is."""

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from .names import match_names, without_wrappers
 
 __all__ = ["NamePairs", "pair_names"]
+
+_DROPPED: Final = " without "
+"""In the words of a reading that drops what one side has more: said rather than that the other side lacks it."""
 
 Shapes = Mapping[str, tuple[int, ...] | None]
 
@@ -28,10 +32,7 @@ def pair_names(a: Shapes, b: Shapes) -> NamePairs:
     best = NamePairs(tuple((name, name) for name in a if name in b))
     if len(best.pairs) in (len(a), len(b)):
         return best
-    for found in _readings(a, b):
-        if len(found.pairs) > len(best.pairs):
-            best = found
-    return best
+    return max([best, *_readings(a, b)], key=lambda found: (len(found.pairs), not found.how, _DROPPED in found.how))
 
 
 def _readings(a: Shapes, b: Shapes) -> Iterator[NamePairs]:

@@ -21,6 +21,7 @@ from unmoor.values.roles import ROLES
 from .pickled_state import with_states
 from .role_words import is_average, names_role
 from .taken import Keys, Taken, remade, with_tree
+from .told_roles import with_told_roles
 
 __all__ = ["plain_layout"]
 
@@ -47,7 +48,7 @@ def plain_layout(catalog: Catalog) -> Catalog:
     """The catalog of the same run in the plain layout; as it is where `unmoor.save` wrote it."""
     if (catalog.manifest or {}).get("roles"):
         return catalog
-    placed = _placed(with_states(catalog))
+    placed = _placed(with_states(with_told_roles(catalog)))
     if not placed.roles and not placed.states:
         return catalog
     left = _left(catalog.tree, (), placed.gone())
@@ -80,9 +81,7 @@ def _placed(catalog: Catalog) -> _Placed:
     for part in offered:
         if part.role not in ("model", "rng"):
             placed.roles.setdefault(part.role, []).append(part)
-    models = [part for part in offered if part.role == "model"]
-    for role, parts in _models(models).items():
-        placed.roles.setdefault(role, []).extend(parts)
+    placed.roles["model"] = _models([part for part in offered if part.role == "model"])
     placed.roles = {role: placed.roles[role] for role in ROLES if role in placed.roles and _keys(placed.roles[role])}
     _streams(catalog, placed)
     return placed
@@ -92,19 +91,14 @@ def _is_below(keys: Keys, other: Keys) -> bool:
     return len(keys) > len(other) and keys[: len(other)] == other
 
 
-def _models(parts: Sequence[Part]) -> dict[str, list[Part]]:
-    """Models by the role that their keys tell: averages and losses beside a model, and the model itself.
+def _models(parts: Sequence[Part]) -> list[Part]:
+    """What is the model: of several, the one that bears its name; all but the best of earlier ones where none does.
 
-    Of several that could be the model, the one that bears its name; all of them where none or several do.
+    An average alone is none for certain, unless it is all that there is.
     """
-    averages = [part for part in parts if is_average(part)]
-    losses = [part for part in parts if names_role(part, "loss") and part not in averages]
-    models = [part for part in parts if part not in averages and part not in losses]
-    if not models:
-        return {"model": averages} if len(averages) == 1 and len(parts) == 1 and not averages[0].keys else {}
-    named = [part for part in models if names_role(part, "model")]
-    chosen = named if len(named) == 1 else [part for part in models if not _is_best(part)] or models
-    return {"model": chosen, "ema": averages, "loss": losses}
+    sure = [part for part in parts if not is_average(part) or (len(parts) == 1 and not part.keys)]
+    named = [part for part in sure if names_role(part, "model")]
+    return named if len(named) == 1 else [part for part in sure if not _is_best(part)] or sure
 
 
 def _is_best(part: Part) -> bool:

@@ -19,7 +19,7 @@ from unmoor.values.text import count, key_text, listing
 
 from .placement import Wish, wished
 
-__all__ = ["Retagging", "retagging", "wish_of"]
+__all__ = ["Retagging", "check_words", "retagging", "wish_of"]
 
 Leaf = tuple[tuple[Any, ...], Any]
 """A key path and what stands there."""
@@ -46,18 +46,35 @@ class Retagging:
     values: tuple[str, ...]
 
 
-def wish_of(to: str | None, mapping: Mapping[str, str] | None, tags: Sequence[str], path: str) -> Wish:
-    """What was asked for, of a checkpoint whose storages bear `tags`.
+def check_words(to: Any, mapping: Any, path: str) -> None:
+    """Look at what was asked for before a file is.
 
-    In `mapping` a type without an index stands for every device of that type that is not named itself. Raises
-    ArgumentConflict for both, UsageError for neither, for what is no device that torch.load can put data on, and for
-    tags that the checkpoint does not have.
+    Raises ArgumentConflict for both, UsageError for what is no device that torch.load can put data on.
     """
-    found = f"{path} has {listing(tags, _SHOWN)}" if tags else f"{path} has no device tags"
     if to is not None and mapping is not None:
         raise ArgumentConflict(
             "to and map_location are two answers to one question", remedy="Pass one of them.", path=path
         )
+    if not isinstance(mapping, Mapping | None):
+        raise ArgumentConflict(
+            f"map_location={mapping!r} is no mapping from old to new tags",
+            remedy='Pass {"cuda:7": "cuda:0"}, or to="cpu" for all.',
+            path=path,
+        )
+    for old, new in (mapping or {}).items():
+        _tag(old)
+        _goal(new)
+    if to is not None:
+        _goal(to)
+
+
+def wish_of(to: Any, mapping: Mapping[str, str] | None, tags: Sequence[str], path: str) -> Wish:
+    """What was asked for, of a checkpoint whose storages bear `tags`.
+
+    In `mapping` a type without an index stands for every device of that type that is not named itself. Raises
+    UsageError for neither, and for tags that the checkpoint does not have.
+    """
+    found = f"{path} has {listing(tags, _SHOWN)}" if tags else f"{path} has no device tags"
     if to is not None:
         return Wish(device=_goal(to))
     if not mapping:

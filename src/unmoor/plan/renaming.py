@@ -210,4 +210,4 @@ def _followed(path: str, known: Mapping[str, str]) -> str:
         above = ".".join(parts[:length])
         if above in known:
             return ".".join(filter(None, (known[above], *parts[length:])))
-    return known.get(path, path)
+    return ".".join(filter(None, (known[""], path))) if "" in known else path

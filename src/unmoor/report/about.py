@@ -63,9 +63,12 @@ def _dtypes_text(catalog: Catalog) -> str:
         return ""
     counts = {name: f"{n:,}" for name, (n, _) in found.items()}
     counts.update({name: count(n, "tensor") for name, (n, _) in list(found.items())[:1]})
-    words = [f"{name} ({counts[name]}, {format_bytes(b)})".replace(" ", "\xa0") for name, (_, b) in found.items()]
+    words = [f"{name} ({counts[name]}, {format_bytes(b).replace(' ', _JOIN)})" for name, (_, b) in found.items()]
     return listing(words, _DTYPES)
 
+
+_JOIN: Final = "\xa0"
+"""A space at which no line breaks."""
 
 _LISTED: Final = frozenset({"model", "ema", "loss"})
 

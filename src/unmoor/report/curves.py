@@ -81,7 +81,7 @@ def _gaps(axes: Axes, proof: Proof) -> None:
     axes.set_ylabel("difference", color=COLOURS["ink"])
     axes.set_xlabel("step", color=COLOURS["ink"])
     axes.set_xlim(0.5, proof.steps + 0.5)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
 
 

@@ -126,8 +126,9 @@ def _about(made: Difference, page: Page) -> list[Line]:
         lines += _wrapped(text, page, "error", first="  damaged  ", rest="           ")
     if len(made.damaged) > _DAMAGED:
         lines.append(Line(f"           and {len(made.damaged) - _DAMAGED:,} more", "error"))
-    for note in made.notes:
-        lines += _wrapped(plain(note), page, first="  matched  ", rest="           ")
+    for word, notes in (("matched", made.matched), ("note", made.notes)):
+        for note in notes:
+            lines += _wrapped(plain(note), page, first=f"  {word:<7}  ", rest="           ")
     for row in made.retagged:
         lines += _wrapped(_retagged(row), page, first="  devices  ", rest="           ")
     return lines

@@ -27,7 +27,7 @@ def only_rows(leaves: Sequence[Leaf], page: Page, *, all_names: bool) -> list[Ce
     """Tensors that one side has alone."""
     kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
     named = zip((leaf.path for leaf in leaves), kinds, strict=True)
-    rows = []
+    rows: list[Cells] = []
     for pattern, row in _folded(named, page, all_names=all_names):
         texts = dict.fromkeys(f"{format_shape(shape)} {plain(dtype)}" for shape, dtype in row.kinds)
         rows.append((pattern, ", ".join(texts)))
@@ -36,30 +36,29 @@ def only_rows(leaves: Sequence[Leaf], page: Page, *, all_names: bool) -> list[Ce
 
 def value_rows(values: Sequence[ValueDifference], page: Page, *, all_names: bool) -> list[Cells]:
     """Plain values that differ."""
-    found: dict[str, list[ValueDifference]] = {}
-    for value in values:
-        found.setdefault(value.path, []).append(value)
-    rows = []
-    for pattern, row in _folded(((value.path, value.kind) for value in values), page, all_names=all_names):
-        held = [found[name][0] for name, _ in row.unfold()]
-        texts = [_change(value) for value in held]
-        more = f", ... ({count(len(held), 'value')})" if len(set(texts)) > 1 else ""
+    found = {value.path: _change(value) for value in values}
+    few = len(values) <= _ROWS
+    named = [(value.path, (value.kind, found[value.path] if few else "")) for value in values]
+    rows: list[Cells] = []
+    for pattern, row in _folded(named, page, all_names=all_names):
+        texts = [found[name] for name, _ in row.unfold()]
+        more = f", ... ({count(len(texts), 'value')})" if len(set(texts)) > 1 else ""
         rows.append((pattern, f"{texts[0]}{more}"))
     return _cut(rows, all_names=all_names)
 
 
 def _change(value: ValueDifference) -> str:
     if value.kind == "only-a":
-        return f"{plain(value.a)}, not in b"
+        return f"only in a: {plain(value.a)}"
     if value.kind == "only-b":
-        return f"{plain(value.b)}, not in a"
+        return f"only in b: {plain(value.b)}"
     return f"{plain(value.a)} -> {plain(value.b)}" if value.b else plain(value.a)
 
 
 def cast_rows(changed: Sequence[TensorDifference], page: Page, *, all_names: bool) -> list[Cells]:
     """Tensors whose shape or dtype differs."""
     named = [(one.name, _cast(one)) for one in changed if one.reshaped or one.cast]
-    rows = [(pattern, row.kinds[0]) for pattern, row in _folded(named, page, all_names=all_names)]
+    rows: list[Cells] = [(pattern, str(row.kinds[0])) for pattern, row in _folded(named, page, all_names=all_names)]
     return _cut(rows, all_names=all_names)
 
 
@@ -76,7 +75,7 @@ def _cast(one: TensorDifference) -> str:
 def tensor_rows(changed: Sequence[TensorDifference], page: Page, *, all_names: bool) -> list[Cells]:
     """Tensors whose elements differ, with how far they are apart; several in one row with the worst of them."""
     found = {one.name: one for one in changed if one.distance is not None and one.distance.differing != 0}
-    named = [(name, (one.a.dtype, _is_numeric(one.distance))) for name, one in found.items()]
+    named = [(name, (one.a.dtype, _is_numeric(one), name.rpartition(".")[2])) for name, one in found.items()]
     rows: list[Cells] = []
     title = ""
     for pattern, row in _folded(named, page, all_names=all_names):
@@ -89,24 +88,27 @@ def tensor_rows(changed: Sequence[TensorDifference], page: Page, *, all_names: b
     return _cut(rows, all_names=all_names)
 
 
-def _is_numeric(distance: Distance | None) -> bool:
-    return distance is not None and distance.max_abs is not None
+def _is_numeric(one: TensorDifference) -> bool:
+    """Whether how far two tensors are apart means something: the state of a random stream is no quantity."""
+    return one.distance is not None and one.distance.max_abs is not None and one.a.role != "rng"
 
 
 def _numbers(held: Sequence[TensorDifference]) -> Cells:
     distances = [one.distance for one in held if one.distance is not None]
+    if not _is_numeric(held[0]):
+        distances = [Distance(d.differing, d.first, None if held[0].a.role == "rng" else d.values) for d in distances]
     elements = sum(one.elements for one in held)
     differing = None if any(d.differing is None for d in distances) else sum(d.differing or 0 for d in distances)
     worst = [_largest(d.max_abs for d in distances), _largest(d.max_rel for d in distances)]
     cosines = [d.cosine for d in distances if d.cosine is not None]
     strange = sum(d.not_finite for d in distances)
-    last = _first(distances[0]) if len(held) == 1 else count(len(held), "tensor")
+    last = _first(distances[0]) if len(held) == 1 else ""
     tail = f"; {strange:,} NaN or infinite on a side" if strange else ""
     return (
         _share(differing, elements),
         *("" if value is None else f"{value:.1e}" for value in worst),
         _cosine(min(cosines)) if cosines else "",
-        f"{last}{tail}",
+        f"{last}{tail}".removeprefix("; "),
     )
 
 

@@ -1,4 +1,4 @@
-"""What pages of HTML have in common: words made safe, scripts put into them, and the policy that lets only those run."""
+"""What pages of HTML have in common: words made safe, scripts put in, and the policy that lets only those run."""
 
 from __future__ import annotations
 

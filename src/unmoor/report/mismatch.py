@@ -15,7 +15,8 @@ __all__ = ["details", "headline", "remedy", "with_text"]
 
 _WIDE: Final = 78
 _ROWS: Final = 4
-"""Tensors of one device that are named; of more the number is told."""
+_STATES: Final = 2
+"""Tensors of one device that are named, and state of parameters; of more the number is told."""
 
 
 def with_text(mismatch: Mismatch) -> Mismatch:
@@ -43,9 +44,9 @@ def details(mismatch: Mismatch, width: int = 80, ellipsis: str = "…") -> list[
     page = Page(width, ellipsis)
     start = max(len(row[0]) for row in rows) + 4
     made = dict.fromkeys(met.made for met in mismatch.away if met.made not in (None, *mismatch.lines))
-    for word, line in (*(("made", line) for line in made), *(("at", line) for line in mismatch.lines)):
-        shown = _code_rows(line, page, width - start) if line is not None else []
-        rows += [(word if not i and word != rows[-1][0] else "", text) for i, text in enumerate(shown)]
+    for word, lines in (("made", [line for line in made if line]), ("at", mismatch.lines)):
+        shown = [row for line in lines for row in _code_rows(line, page, width - start)]
+        rows += [(word if not i else "", row) for i, row in enumerate(shown)]
     return [line[2:] for line in page.table(rows)]
 
 
@@ -70,9 +71,10 @@ def _side(mismatch: Mismatch, device: str) -> str:
     if device == mismatch.home:
         spare = [one for one in met if one.kind == "parameter"][1:]
         met, others = [one for one in met if one not in spare], others + len(spare)
-    shown = [_named(one, alone=len(met) == 1) for one in met[:_ROWS]]
-    if len(met) > _ROWS:
-        shown.append(f"{len(met) - _ROWS} more")
+    most = _STATES if met and met[0].kind == "state" else _ROWS
+    shown = [_named(one, alone=len(met) == 1) for one in met[:most]]
+    if len(met) > most:
+        shown.append(f"{len(met) - most} more")
     if others and any(one.kind == "parameter" for one in met):
         shown.append(count(others, "other parameter"))
     elif others:
@@ -120,19 +122,12 @@ def _wrapper(mismatch: Mismatch) -> str:
     return f"{_who(mismatch)} wants its module on {mismatch.home}, and {met.name} is on {met.device}"
 
 
-def _backward(mismatch: Mismatch) -> str:
-    first, second = _pair(mismatch.met)
-    names = f"{first.name} on {first.device} and {second.name} on {second.device}"
-    return f"the backward pass of {_spot(mismatch.lines)} came upon {names}"
-
-
 _SENTENCES: Final = {
     "module": _module,
     "code": _code,
     "optimizer": _optimizer,
     "capturable": _capturable,
     "wrapper": _wrapper,
-    "backward": _backward,
 }
 
 

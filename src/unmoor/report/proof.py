@@ -50,10 +50,8 @@ def headline(proof: Proof) -> str:
     if proof.verdict == "equal":
         return f"resumed run equals the uninterrupted run: {steps}, {_BITS}"
     if proof.verdict == "within":
-        return (
-            f"resumed run equals the uninterrupted run: {_BITS} right after the restore, and within {proof.tolerance:g} "
-            f"in {proof.steps - proof.cut} of {proof.steps - proof.cut} steps after it"
-        )
+        later = f"{proof.steps - proof.cut} of {proof.steps - proof.cut} steps after it within {proof.tolerance:g}"
+        return f"resumed run equals the uninterrupted run: {_BITS} right after the restore, {later}"
     if proof.verdict == "undetermined":
         return "NOT proved: the run itself is not deterministic"
     if proof.difference is None:
@@ -74,22 +72,23 @@ def _facts(proof: Proof) -> list[tuple[str, str]]:
         rows.append(("first difference", difference_text(proof.difference, proof.cut)))
     if proof.cause:
         rows += [("cause" if not i else "", text) for i, text in enumerate(proof.cause.split("\n"))]
-    rows += [("effect" if proof.verdict == "different" else "but", note) for note in proof.notes]
-    return [*rows, ("fix", proof.fix)] if proof.fix else rows
+    rows += [*proof.notes, *([("fix", proof.fix)] if proof.fix else [])]
+    return rows
 
 
 def difference_text(found: Difference, cut: int) -> str:
     """The first difference as a sentence that shows both sides."""
     rank = f", on rank {found.rank}" if found.rank >= 0 else ""
     if found.component == "data order":
-        return f"data order: batch {found.step} holds {found.resumed}; the uninterrupted run drew {found.uninterrupted}{rank}"
+        theirs = f"the uninterrupted run drew {found.uninterrupted}"
+        return f"data order: batch {found.step} holds {found.resumed}; {theirs}{rank}"
     more = f", and {found.more} more" if found.more else ""
     when = "right after the restore" if found.step == cut else f"after step {found.step}"
     if found.component.startswith(RNG):
         what = f"the random stream {found.name}"
         return f"{what} is not where it was {when}{more}{rank}"
-    name = f" {found.name}" if found.name else ""
-    return f"{found.component}:{name} is {found.resumed} {when}; the uninterrupted run had {found.uninterrupted}{more}{rank}"
+    name = f"{found.component}: {found.name}" if found.name else found.component
+    return f"{name} is {found.resumed} {when}; the uninterrupted run had {found.uninterrupted}{more}{rank}"
 
 
 def _rows(rows: Sequence[tuple[str, str]], page: Page) -> list[str]:
@@ -135,7 +134,7 @@ def _verdict(name: str, rows: Sequence[Compared]) -> str:
 def table_cells(proof: Proof) -> list[tuple[str, str, str]]:
     """A row for each component: right after the restore, and in the steps that followed; titles first."""
     steps = f"steps {proof.cut + 1} to {proof.steps}" if proof.cut + 1 < proof.steps else f"step {proof.steps}"
-    made = [("", "at the restore", steps)]
+    made = [("", "restored", steps)]
     for name, rows in _joined(proof):
         if name == "rng":
             made += [(name if not i else "", *cell) for i, cell in enumerate(_streams(rows))]

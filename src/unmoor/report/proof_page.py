@@ -77,7 +77,7 @@ def _facts(proof: Proof) -> Iterator[tuple[str, str]]:
         yield "first difference", difference_text(proof.difference, proof.cut)
     if proof.cause:
         yield "cause", proof.cause
-    yield from (("effect" if proof.verdict == "different" else "but", note) for note in proof.notes)
+    yield from proof.notes
     if proof.fix:
         yield "fix", proof.fix
 

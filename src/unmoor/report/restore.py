@@ -19,6 +19,7 @@ __all__ = [
     "alike",
     "headline",
     "plan_text",
+    "receipt_lines",
     "receipt_text",
     "renamed_words",
     "report_lines",
@@ -64,13 +65,18 @@ def plan_rows(plan: Plan, page: Page) -> list[Line]:
 
 def receipt_text(receipt: Receipt, *, width: int = 80, ellipsis: str = "…") -> str:
     """What a save wrote: where, how much of what, and what is kept in another form."""
+    return join_lines(receipt_lines(receipt, width=width, ellipsis=ellipsis))
+
+
+def receipt_lines(receipt: Receipt, *, width: int = 80, ellipsis: str = "…") -> list[Line]:
+    """The lines of `receipt_text` with their tones."""
     page = Page(width, ellipsis)
     tail = f": {format_bytes(receipt.nbytes)} in {seconds_text(receipt.seconds)}"
     rows = [(role, f"{count(n, 'tensor')}, {format_bytes(b)}") for role, (n, b) in receipt.counts.items()]
     rows += [("converted", text) for text in alike(receipt.converted)]
     rows += receipt.notes
     lines = [*headline("saved", receipt.path, tail, page), *row_lines(rows, page)]
-    return join_lines([*lines, *finding_lines(receipt.findings, page)])
+    return [*lines, *finding_lines(receipt.findings, page)]
 
 
 def headline(before: str, path: str, after: str, page: Page) -> list[Line]:

@@ -65,6 +65,8 @@ def role_rows(members: Membership, claims: Claims) -> tuple[list[tuple[str, Role
     for part, _ in members.parts:
         if part.role == "rng":
             streams.setdefault(_place_of(part.keys), []).append(part)
+    if any(part.role != "rng" for part, _ in members.parts):
+        streams.pop((), None)
     rows, values = [], []
     for part, entries in members.parts:
         together = streams.get(_place_of(part.keys), ())

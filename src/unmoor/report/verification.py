@@ -146,21 +146,24 @@ def verification_line(
     if isinstance(made, Exception):
         word, tone = "ERROR", "error"
         text = f"{type(made).__name__}: {made.headline if isinstance(made, UnmoorError) else made}"
-        text = text.replace(f"{path} ", "it ", 1).replace(f"{path}: ", "", 1)
+        text = text.replace(f"{path} ", "", 1).replace(f"{path}: ", "", 1)
     else:
         word, tone, text = _short(made)
     room = max(width // 2 - 10, 16)
     name = page.elide(plain(path), room)
     space = " " * (min(column, room) - cells(name))
-    return Line(page.elide(f"{word:<7}  {name}{space}  {plain(text)}", width), tone)
+    start = f"{word:<7}  {name}{space}  "
+    return Line(start + page.elide(plain(text), max(width - cells(start), 16)), tone)
 
 
 def _short(made: Verification) -> tuple[str, str, str]:
     """The word for a checkpoint, its tone, and the rest of its line."""
     if made.faults:
-        names = f": {listing(made.damaged, 2)}" if made.damaged else ""
-        first = made.faults[0].message if made.faults[0].kind == "structure" and not names else _how_bad(made)
-        return "DAMAGED", "error", f"{first.replace(made.path, 'it')}{names}"
+        if made.damaged:
+            return "DAMAGED", "error", listing(made.damaged, 2)
+        first = made.faults[0]
+        text = first.message.removeprefix(made.path).lstrip(": ") if first.kind == "structure" else first.place
+        return "DAMAGED", "error", text
     worst = next((f for f in made.findings if f.severity in ("danger", "error")), None)
     if worst is not None:
         return worst.severity.upper(), worst.severity, worst.message

@@ -155,8 +155,8 @@ class Difference:
 
     `compared` tensors stand on both sides, `identical` of them bit for bit, in `changed` the others. `only_a` and
     `only_b` are tensors of one side alone. `values` are plain values that differ: hyper-parameters, schedules,
-    counters. `retagged` are changes of device tags, which are no difference. `notes` say how the two were matched.
-    `damaged` names data that does not match its own checksum: there the difference is damage. `structure_only` tells
+    counters. `retagged` are changes of device tags, which are no difference. `matched` says how names and parts were
+    paired where that is not plain, `notes` what could not be compared. `damaged` names data that does not match its own checksum: there the difference is damage. `structure_only` tells
     that no tensor data was read. `nbytes` were read of both in `seconds`.
     """
 
@@ -170,6 +170,7 @@ class Difference:
     only_b: tuple[Leaf, ...]
     values: tuple[ValueDifference, ...]
     retagged: tuple[Retagged, ...] = ()
+    matched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     structure_only: bool = False
@@ -200,6 +201,7 @@ class Difference:
             "tolerances": dict(self.tolerances),
             "nbytes": self.nbytes,
             "seconds": self.seconds,
+            "matched": list(self.matched),
             "notes": list(self.notes),
             "damaged": list(self.damaged),
             "retagged": [row.to_json() for row in self.retagged],

@@ -1,4 +1,4 @@
-"""Whether a checkpoint fits a live run, and the call that resumes it, as a frozen value. `text` is made by the report."""
+"""Whether a checkpoint fits a live run, and the call that resumes it, as a frozen value. `text` is the report's."""
 
 from __future__ import annotations
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["BY_STRUCTURE", "UNORDERED", "sound"]
+__all__ = ["BY_STRUCTURE", "MANIFEST", "UNORDERED", "sound"]
+
+MANIFEST: Final = "unmoor/manifest.json"
+"""The record below the top folder of an archive that holds it."""
 
 BY_STRUCTURE: Final = "structure"
 """What a manifest says under `labels` where no run gave its labels: a conversion told roles by structure."""

@@ -27,7 +27,6 @@ SITUATIONS: Final = {
     "optimizer": "the step of an optimizer",
     "capturable": "the step of an optimizer whose option asks for state on an accelerator",
     "wrapper": "DataParallel, which found a tensor of its module elsewhere",
-    "backward": "the backward pass, which runs outside of Python",
 }
 """Where the operation was met."""
 

@@ -63,7 +63,8 @@ class Proof:
     saved and resumed where that is not the same. `losses` are step by step those of the uninterrupted run, `resumed`
     those of the run that was resumed, from step `cut` + 1 on; None where a step gave none. `largest` is the largest
     relative difference of two losses. `cause` and `fix` say why and what to do, "" where nothing differs or nothing
-    is known. `notes` are what else a reader should know. `pictures` are the files that were written.
+    is known. `notes` are words and sentences on what else a reader should know. `pictures` are the files that were
+    written.
     """
 
     ok: bool
@@ -80,7 +81,7 @@ class Proof:
     largest: float = 0.0
     tolerance: float = 0.0
     setting: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     pictures: tuple[str, ...] = ()
     text: str = field(default="", repr=False)
@@ -108,7 +109,7 @@ class Proof:
             "resumed": list(self.resumed),
             "largest": self.largest,
             "tolerance": self.tolerance,
-            "notes": list(self.notes),
+            "notes": [list(note) for note in self.notes],
             "seconds": self.seconds,
             "pictures": list(self.pictures),
         }

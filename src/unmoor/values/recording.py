@@ -17,7 +17,7 @@ PARTS: Final = ("parameters", "buffers", "gradients", "optimizer", "options")
 """The parts of models and optimizers, each a component of its own. `options` are those of an optimizer's groups."""
 
 RNG: Final = "rng "
-"""What the components of random streams begin with: `rng torch`, `rng numpy`, `rng python`, `rng sim`, `rng sampler`."""
+"""What the components of random streams begin with: `rng torch`, `rng numpy`, `rng python`, `rng cuda`, `rng noise`."""
 
 CLUES: Final = "clue "
 """What components begin with that only explain: `clue generator`, `clue value`, `clue mode`."""

@@ -111,10 +111,12 @@ def read_record(data: bytes) -> Superseded | None:
     if not isinstance(found, dict) or found.get("relocated") != _STATED:
         return None
     size, devices = found.get("size"), found.get("devices")
-    return Superseded(size, devices) if type(size) is int and size > 0 and _are_moves(devices) else None
+    if type(size) is not int or size <= 0 or not isinstance(devices, dict) or not _are_moves(devices):
+        return None
+    return Superseded(size, devices)
 
 
-def _are_moves(devices: Any) -> bool:
-    return isinstance(devices, dict) and all(
+def _are_moves(devices: dict[str, Any]) -> bool:
+    return all(
         isinstance(goals, dict) and all(type(number) is int for number in goals.values()) for goals in devices.values()
     )

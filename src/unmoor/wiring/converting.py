@@ -28,6 +28,7 @@ from unmoor.plan.renaming import Naming, naming
 from unmoor.plan.renaming_tree import renamed
 from unmoor.plan.taken import Taken
 from unmoor.plan.taking import take
+from unmoor.plan.told_roles import with_told_roles
 from unmoor.report.converting import conversion_text
 from unmoor.values.catalog import Catalog
 from unmoor.values.conversion import Conversion
@@ -194,7 +195,7 @@ def _files(catalog: Catalog) -> set[str]:
 def _made(catalog: Catalog, target: str, wish: Wish, asked: _Asked) -> _Made:
     """The tree as it is to be written: laid out, cut, made plain, renamed, compacted, cast, in that order."""
     try:
-        laid = plain_layout(catalog) if wish.layout == "plain" else catalog
+        laid = plain_layout(catalog) if wish.layout == "plain" else with_told_roles(catalog)
         taken = replace(take(laid, wish.only, wish.drop), read=catalog.tensors)
         taken, converted, left_out = plain_values(taken, left_out=wish.opaque == "drop", unwritable=unwritable)
         taken, renamings = renamed(taken, laid, asked.naming)

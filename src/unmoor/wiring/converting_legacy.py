@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unmoor.describe import describe_file
@@ -10,6 +11,7 @@ from unmoor.execute.commit import publish
 from unmoor.execute.flat_file import write_flat
 from unmoor.execute.legacy_file import StoredData, legacy_head, legacy_parts
 from unmoor.live.stored import Extent, pickle_legacy
+from unmoor.values.dtypes import DTYPES
 from unmoor.values.finding import Finding
 from unmoor.values.report import Receipt
 
@@ -43,7 +45,15 @@ def write_legacy(target: str, content: Content, taken: Taken, sources: Sources, 
     with publish(target, needed=len(head) + needed, durability="disk", check=check) as temporary:
         write_flat(temporary, head, parts, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
     nbytes = os.stat(target).st_size
-    return Receipt(target, nbytes, 0.0, {}, converted=tuple(content.converted), findings=(_BARE,))
+    return Receipt(target, nbytes, 0.0, {}, converted=tuple(content.converted), findings=(_BARE, *_newer(taken)))
+
+
+def _newer(taken: Taken) -> Iterator[Finding]:
+    """What the readers for whom such streams are written cannot read."""
+    dtypes = sorted({entry.dtype for entry in taken.tensors if not DTYPES[entry.dtype].storage})
+    if dtypes:
+        message = f"torch before 2.1 has no storages of {', '.join(dtypes)}, and cannot read those tensors"
+        yield Finding("newer-dtype", "warning", "", message, 'cast them: dtype="float32"')
 
 
 _BARE = Finding(

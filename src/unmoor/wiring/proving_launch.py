@@ -90,7 +90,7 @@ def _wait(leg: Leg, folder: Path, started: Sequence[subprocess.Popen[bytes]], to
             if failed:
                 return
             raise MachineError(
-                f"{leg.title or 'a run'} of {leg.build} was still at it after {leg.timeout:g} s, at step {_steps(folder)}",
+                f"{leg.title or 'a run'} of {leg.build} was still there after {leg.timeout:g} s, at step {seen}",
                 details=_last_lines(folder),
                 remedy="Take fewer steps, or a longer timeout=.",
             )
@@ -129,7 +129,7 @@ def _recordings(leg: Leg, folder: Path, started: Sequence[subprocess.Popen[bytes
     raise MachineError(
         f"{leg.title or 'a run'} of {leg.build} {how} and left no recording",
         details=_last_lines(folder, lost),
-        remedy="Its last words are above; a process that is killed is often out of memory.",
+        remedy="A process that is ended from outside is often out of memory.",
     )
 
 

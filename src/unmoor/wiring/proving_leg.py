@@ -136,9 +136,9 @@ def _build(leg: Leg) -> Built:
         return built
     if built.train_step is not None or leg.wrap == "fsdp2":
         raise UsageError(
-            f"{leg.build} does not take what wraps its model (wrap={leg.wrap!r}), and its train_step and optimizer know "
-            "the model as it is",
-            remedy="Give it a parameter: def build(wrap=lambda model: model), and apply it before the optimizer is made.",
+            f"{leg.build} does not take what wraps its model ({leg.wrap}), and its train_step and optimizer know the "
+            "model as it is",
+            remedy="Give it a parameter: def build(wrap=lambda model: model); it wraps, then makes the optimizer.",
         )
     objects = {**built.objects, "model": wrap(built["model"])}
     return replace(built, objects=objects, made={**built.made, "model": objects["model"]})

@@ -33,7 +33,8 @@ def check_pictures(picture: Any) -> None:
     for path in _paths(picture):
         if path.suffix not in _NEEDS:
             raise UsageError(
-                f"picture={str(path)!r} is no picture that can be drawn", remedy="Name a .png or .html file, or neither."
+                f"picture={str(path)!r} is no picture that can be drawn",
+                remedy="Name a .png or .html file, or neither.",
             )
         package, beginning = _NEEDS[path.suffix]
         if find_spec(package) is None:

@@ -243,7 +243,7 @@ def _setting(wanted: Wanted, leg: Leg, there: Leg) -> tuple[tuple[str, str], ...
     if leg.wrap or there.wrap:
         rows.append(("wrapper", f"saved in {leg.wrap or 'none'}, resumed in {there.wrap or 'none'}"))
     if leg.save:
-        rows.append(("saved by", f"{build_name(wanted.save)} and {build_name(wanted.resume)}"))
+        rows.append(("by", f"{build_name(wanted.save)}, {build_name(wanted.resume)}"))
     if leg.omit:
         rows.append(("left out", ", ".join(leg.omit)))
     return tuple(rows)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor.describe.pausing import collector_paused
-from unmoor.describe.torch_zip import describe_zip
+from unmoor.describe.torch_zip import describe_zip, read_again
 from unmoor.describe.zip_ends import End, read_end
 from unmoor.describe.zips import Record, record_bytes, records_named
 from unmoor.errors import CorruptFile, FileError, SaveError, UnmoorError, UnsupportedFile
@@ -22,18 +22,15 @@ from unmoor.plan.retagging import retagged
 from unmoor.plan.sameness import first_difference
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
-from unmoor.values.manifests import sound
+from unmoor.values.manifests import MANIFEST
 from unmoor.values.relocation import RelocatedFile
 from unmoor.values.superseded import RECORD, Superseded, left_behind, read_record, record_of, split_ends
-from unmoor.values.text import count, format_bytes
+from unmoor.values.text import count, format_bytes, listing
 
-from .saving import MANIFEST
+__all__ = ["code_findings", "cut_off", "left_finding", "relocated_zip", "undone_zip", "whole_archive"]
 
-__all__ = ["Archive", "cut_off", "relocated_zip", "undone_zip", "whole_archive"]
-
-_PICKLES: Final = {"data.pkl": "", "constants.pkl": "constants/"}
-"""The pickles of an archive, and what the keys of their storages begin with in a catalog."""
-
+_PICKLE: Final = "data.pkl"
+_CONSTANTS: Final = "constants.pkl"
 _MOST: Final = 1 << 29
 
 
@@ -82,10 +79,10 @@ def relocated_zip(path: str, catalog: Catalog, made: Retagging, seen: os.stat_re
     try:
         with locked(path) as (tail, now), open_reader(path) as reader:
             _refuse_other(path, seen, now)
-            added = _addition(reader, catalog, made)
-            with append(tail, added):
-                _check(reader, catalog, made, added)
-                yield RelocatedFile(path, "appended", added.size, added.end)
+            new = _new(reader, catalog, made)
+            with append(tail, new.added):
+                _check(reader, catalog, made, new)
+                yield RelocatedFile(path, "appended", new.added.size, new.added.end)
     except OSError as error:
         raise _not_done(error, path) from error
 
@@ -108,7 +105,16 @@ def _identity(facts: os.stat_result) -> tuple[int, ...]:
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def _addition(reader: Reader, catalog: Catalog, made: Retagging) -> Addition:
+@dataclass(frozen=True, slots=True)
+class _New:
+    """What is written behind an archive of `entries` records: the addition, and its records by their names."""
+
+    added: Addition
+    records: Mapping[bytes, bytes]
+    entries: int
+
+
+def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
     """The records to put in the place of those that hold tags."""
     end = read_end(reader)
     archive = _whole(reader, end)
@@ -118,32 +124,38 @@ def _addition(reader: Reader, catalog: Catalog, made: Retagging) -> Addition:
             remedy="--output FILE makes a relocated copy without them.",
             path=reader.path,
         )
-    named = records_named(reader, end, (*_PICKLES, MANIFEST))
-    records = {raw: record for raw, record in named.items() if record.name in _names(catalog)}
-    first = next(raw for raw in records if raw.endswith(b"data.pkl"))
-    new = {raw: _renewed(reader, record, catalog, made) for raw, record in records.items()}
+    old = {raw: record for raw, record in _named(reader, end, catalog).items() if not raw.endswith(RECORD.encode())}
+    records = {raw: _renewed(reader, record, catalog, made) for raw, record in old.items()}
     moves: dict[str, dict[str, int]] = {}
     for move in made.moves:
         moves.setdefault(move.old, {})[move.new] = move.tensors
-    new[first.removesuffix(b"data.pkl") + RECORD.encode()] = record_of(Superseded(archive.size, moves))
+    top = next(raw for raw in old if raw.endswith(_PICKLE.encode())).removesuffix(_PICKLE.encode())
+    records[top + RECORD.encode()] = record_of(Superseded(archive.size, moves))
     raw, ends = read(reader, end.offset, end.size), read(reader, end.start, end.after - end.start)
-    return addition(archive.size, raw, ends, new)
+    return _New(addition(archive.size, raw, ends, records), records, end.entries)
 
 
-def _names(catalog: Catalog) -> list[str]:
-    prefix = f"{catalog.facts['archive']}/" if catalog.facts["archive"] else ""
-    scripted = catalog.format == "torchscript"
-    return [prefix + "data.pkl", prefix + MANIFEST, *([prefix + "constants.pkl"] if scripted else [])]
+def _named(reader: Reader, end: End, catalog: Catalog) -> dict[bytes, Record]:
+    """The records that a relocation has to do with, those of the top folder of the archive."""
+    top = f"{catalog.facts['archive']}/" if catalog.facts["archive"] else ""
+    names = [top + name for name in (_PICKLE, MANIFEST, RECORD)]
+    names += [top + _CONSTANTS] if catalog.format == "torchscript" else []
+    return {raw: r for raw, r in records_named(reader, end, names).items() if r.name in names}
 
 
 def _renewed(reader: Reader, record: Record, catalog: Catalog, made: Retagging) -> bytes:
+    """A record with the new tags in it."""
     data = record_bytes(reader, record, _MOST)
-    name = record.name.rpartition("/")[2]
-    if name not in _PICKLES:
+    if record.name.endswith(MANIFEST):
         return json.dumps(_manifest(json.loads(data), catalog, made), separators=(",", ":")).encode()
-    before = _PICKLES[name]
+    before = _before(record)
     where = f"{reader.path}: {record.name}"
     return retagged(data, lambda key, tag: made.tags.get(before + key, tag), where=where, path=reader.path)
+
+
+def _before(record: Record) -> str:
+    """What the keys in a pickle lack of those in a catalog."""
+    return "constants/" if record.name.endswith(_CONSTANTS) else ""
 
 
 def _manifest(manifest: dict[str, Any], catalog: Catalog, made: Retagging) -> dict[str, Any]:
@@ -158,26 +170,35 @@ def _manifest(manifest: dict[str, Any], catalog: Catalog, made: Retagging) -> di
     return manifest
 
 
-def _check(reader: Reader, catalog: Catalog, made: Retagging, added: Addition) -> None:
+def _check(reader: Reader, catalog: Catalog, made: Retagging, new: _New) -> None:
     """Read what was written as it will be read, and hold it against what was there and what was meant."""
-    front = FrontReader(reader, added.end)
+    front = FrontReader(reader, new.added.end)
     try:
-        with collector_paused():
-            found = describe_zip(front)
+        end = read_end(front)
+        found = _named(front, end, catalog)
+        data = {raw: record_bytes(front, record, _MOST) for raw, record in found.items()}
+        trees = {_before(r): _tree(data[raw], r, catalog) for raw, r in found.items() if _is_pickle(r)}
     except FileError as error:
         raise _defect(reader.path, str(error)) from error
-    why = first_difference(catalog.tree, found.tree, lambda storage: made.tags[storage.key])
-    spans = {storage.key: (storage.span, storage.crc32) for storage in catalog.storages}
-    if {storage.key: (storage.span, storage.crc32) for storage in found.storages} != spans:
-        why = why or "its storages lie elsewhere"
-    before = found.facts.get("relocated") or {}
-    if before.get("size") != added.size or found.facts["records"] < catalog.facts["records"]:
-        why = why or "its records are not those that were written"
-    meant = catalog.manifest
-    if meant is not None and found.manifest != sound(_manifest(json.loads(json.dumps(meant)), catalog, made)):
-        why = why or "its manifest is another"
+    added = sum(raw.endswith(RECORD.encode()) for raw in new.records) if "relocated" not in catalog.facts else 0
+    if end.after != new.added.end or end.entries != new.entries + added or data != new.records:
+        raise _defect(reader.path, "its records are not those that were written")
+    before, after = catalog.tree, trees[""]
+    if catalog.format == "torchscript":
+        after = {"data": trees[""], "constants": trees["constants/"]}
+    why = first_difference(before, after, lambda storage: made.tags[storage.key])
     if why:
         raise _defect(reader.path, why)
+
+
+def _is_pickle(record: Record) -> bool:
+    return record.name.endswith((_PICKLE, _CONSTANTS))
+
+
+def _tree(data: bytes, record: Record, catalog: Catalog) -> Any:
+    storages = {storage.key: storage for storage in catalog.storages}
+    with collector_paused():
+        return read_again(data, storages, before=_before(record), path=catalog.path, where=record.name)
 
 
 def _defect(path: str, why: str) -> SaveError:
@@ -199,10 +220,8 @@ def undone_zip(path: str, seen: os.stat_result) -> Iterator[tuple[RelocatedFile,
     with open_reader(path) as reader:
         end = read_end(reader)
         archive = _whole(reader, end)
-        if archive.left:
-            size, moves = archive.size, {}
-        else:
-            size, moves = _before(reader, end, archive)
+        nothing: Mapping[str, Mapping[str, int]] = {}
+        size, moves = (archive.size, nothing) if archive.left else _earlier(reader, end, archive)
         findings = [left_finding(archive)] if archive.left else []
         with cut_off(path, size, seen):
             yield RelocatedFile(path, "cut", reader.size, size), moves, findings
@@ -214,7 +233,7 @@ def left_finding(archive: Archive) -> Finding:
     return Finding("interrupted-relocation", "info", "", what)
 
 
-def _before(reader: Reader, end: End, archive: Archive) -> tuple[int, Mapping[str, Mapping[str, int]]]:
+def _earlier(reader: Reader, end: End, archive: Archive) -> tuple[int, Mapping[str, Mapping[str, int]]]:
     """The length of the archive before it was relocated, proved to be one with the same tensors; and what moved."""
     named = records_named(reader, end, (RECORD,))
     record = next(iter(named.values()), None)
@@ -243,3 +262,14 @@ def _before(reader: Reader, end: End, archive: Archive) -> tuple[int, Mapping[st
 
 def _spans(catalog: Catalog) -> dict[str, Any]:
     return {storage.key: (storage.span, storage.crc32) for storage in catalog.storages}
+
+
+def code_findings(path: str, tags: Iterable[str]) -> Iterator[Finding]:
+    """The places of a TorchScript archive's code that name one of `tags`: a trace keeps the devices it was made on."""
+    with open_reader(path) as reader:
+        for record in records_named(reader, read_end(reader), (".py",)).values():
+            text = record_bytes(reader, record, _MOST)
+            named = [tag for tag in tags if b'"' + tag.encode() + b'"' in text]
+            if named:
+                message = f"the code in {record.name} names {listing(named)}, and is left as it is"
+                yield Finding("device-in-code", "warning", "", message, "trace or script the module on the new device")

@@ -88,7 +88,7 @@ def _verified(
         tensors=len({name for where in good for name in names.get(where, ())}),
         nbytes=sum(record.span.nbytes for record in summed),
         seconds=time.perf_counter() - begin,
-        unchecked=tuple(_unchecked(root, catalog, held)),
+        unchecked=tuple(_unchecked(catalog, held)),
         findings=(*catalog.findings, *manifest_findings(catalog)) if catalog is not None else (),
     )
 
@@ -138,7 +138,7 @@ def _is_told(fault: BadData, before: Sequence[BadData]) -> bool:
     return bool(places) and bool(causes) and all(text.endswith(places) for text in causes)
 
 
-def _unchecked(path: str, catalog: Catalog | None, held: Held) -> list[Unchecked]:
+def _unchecked(catalog: Catalog | None, held: Held) -> list[Unchecked]:
     """What no checksum vouches for, by the format of the file that it lies in."""
     rows: dict[str, tuple[int, int]] = {}
     for kind, (tensors, nbytes) in _bare_data(catalog, held):
