@@ -2,6 +2,7 @@
 #   make demo    a published run, saved on cuda:7, resumed on what this machine has
 #   make test    style, types and every test
 #   make docs    builds the documentation and shows it at http://127.0.0.1:8000; it needs no network
+#   make pictures  the pictures of README and documentation, with Chromium
 #   make matrix  every cell of the matrix of optimizers, and its table
 
 PYTHON ?= python3

@@ -21,13 +21,13 @@ import unmoor
 
 def build(device: str | None = None) -> dict[str, Any]:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Dropout(0.1), nn.Linear(64, 1)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
 
-    inputs = torch.randn(100, 8)
-    data = TensorDataset(inputs, inputs.pow(2).sum(1, keepdim=True))
-    shuffled = DataLoader(data, batch_size=10, shuffle=True, generator=torch.Generator().manual_seed(1))
+    inputs = torch.randn(320, 8)
+    data = TensorDataset(inputs, inputs.sum(1, keepdim=True).sin())
+    shuffled = DataLoader(data, batch_size=32, shuffle=True, generator=torch.Generator().manual_seed(1))
     loader = unmoor.resumable(shuffled)
 
     def train_step(batch: list[torch.Tensor]) -> torch.Tensor:
@@ -55,5 +55,5 @@ def forgetful(device: str | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(unmoor.prove(build, steps=20, cut=10))
+    print(unmoor.prove(build, steps=20, cut=10), end="\n\n")
     print(unmoor.prove(forgetful, steps=20, cut=10))

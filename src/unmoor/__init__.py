@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .api import describe, device_fallback, plan, restore, save, snapshot
     from .api_files import convert, load, relocate, repartition, undo_relocate
     from .api_looks import diff, page, verify
-    from .api_runs import device_context, diagnose, explain, prove, to_device
+    from .api_runs import device_context, diagnose, explain, preflight, prove, to_device
     from .carried import gradients, resumable
     from .distributed.reader import CheckpointReader
     from .errors import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .values.finding import Finding
     from .values.nodes import Opaque
     from .values.plan import Plan
+    from .values.preflight import Preflight
     from .values.proof import Proof
     from .values.relocation import Relocation
     from .values.report import Receipt, Report
@@ -57,7 +58,7 @@ _HOMES = {
     "api": ("describe", "device_fallback", "plan", "restore", "save", "snapshot"),
     "api_files": ("convert", "load", "relocate", "repartition", "undo_relocate"),
     "api_looks": ("diff", "page", "verify"),
-    "api_runs": ("device_context", "diagnose", "explain", "prove", "to_device"),
+    "api_runs": ("device_context", "diagnose", "explain", "preflight", "prove", "to_device"),
     "errors": (
         "AmbiguousError",
         "ArgumentConflict",
@@ -90,6 +91,7 @@ _HOMES = {
     "values.finding": ("Finding",),
     "values.nodes": ("Opaque",),
     "values.plan": ("Plan",),
+    "values.preflight": ("Preflight",),
     "values.proof": ("Proof",),
     "values.relocation": ("Relocation",),
     "values.report": ("Receipt", "Report"),
@@ -121,6 +123,7 @@ __all__ = [
     "Opaque",
     "Part",
     "Plan",
+    "Preflight",
     "Proof",
     "RankError",
     "RanksDiffer",
@@ -147,6 +150,7 @@ __all__ = [
     "load",
     "page",
     "plan",
+    "preflight",
     "prove",
     "relocate",
     "repartition",

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from .wiring.context import DeviceContext
     from .values.diagnosis import Diagnosis
     from .values.explanation import Explanation
+    from .values.preflight import Preflight
     from .values.proof import Proof
 
-__all__ = ["device_context", "diagnose", "explain", "prove", "to_device"]
+__all__ = ["device_context", "diagnose", "explain", "preflight", "prove", "to_device"]
 
 
 def diagnose(
@@ -162,6 +163,36 @@ def explain(
     return explain_path(path_text(path), build, model_device=model_device, only=only)
 
 
+def preflight(build: str | Callable[..., Any], device: Any = "cuda:0", *, timeout: float = 300.0) -> Preflight:
+    """Take one training step as if on a device that this machine need not have, and report the mismatch it would hit.
+
+    A fresh process builds the run and takes the step. What is on the CPU is real there; what is moved to the device, or
+    made on it, is a tensor with a shape, a dtype and a place, and no data. Forward, backward and the optimizer's step
+    run, with your own `train_step` where the function gives one, and with the findings of `diagnose` before it. No
+    device is touched, also where the machine has it.
+
+    build: a function that makes the run, or its name "module:function" (or "file.py:function"). It returns a dict with
+        the keywords of restore, and a `train_step`, or a loss with a `batch` or `loader`. A parameter `device` is given
+        the device; without one, the model is put there.
+    device: the device to pretend, of type cuda, xpu, mps, hpu or mtia.
+    timeout: seconds, after which the process is ended.
+
+    The preflight is true where nothing was found that would fail. `mismatch` is the value that `DeviceMismatch` carries;
+    `parts` says how far the step came, `invented` at which lines a value had to be invented because code asked for it
+    (`.item()`, `x[mask]`), `memory` what the run holds on the device, in bytes, without activations. What torch has no
+    rule for without data ends the step; it is reported as such, not as an error of yours.
+
+    Raises UsageError for a wrong call, a function that no fresh process can import, and a run that cannot be built, with
+    its traceback; MachineError for a process that dies or takes too long.
+
+    >>> print(unmoor.preflight("train:build", device="cuda:0"))  # doctest: +SKIP
+    no mismatch of devices: one step of train:build ran as if on cuda:0
+    """
+    from .wiring.preflighting import preflight_run
+
+    return preflight_run(build, device=device, timeout=timeout)
+
+
 def prove(
     build: str | Callable[..., Any],
     *,
@@ -187,9 +218,9 @@ def prove(
 ) -> Proof:
     """Prove that a run can be resumed: train it without a break, and again cut, saved and resumed in a fresh process.
 
-    Compared after every step: the batches that were drawn, the loss, parameters, buffers, gradients, optimizer state and
-    options, scheduler, scaler, loss, metrics, EMA, other objects, and every random stream. The first thing that differs
-    is named, with both sides, its cause, and what to do.
+    Compared after every step: the batches that were drawn, the loss, parameters, buffers, gradients, optimizer state
+    and options, scheduler, scaler, loss, metrics, EMA, other objects, and every random stream. The first thing that
+    differs is named, with both sides, its cause, and what to do.
 
     build: a function that makes the run, or its name "module:function" (or "file.py:function"). It is called in fresh
         processes; see docs/proving.md for what it returns. A parameter `device` is given save_on and resume_on, a
@@ -207,8 +238,8 @@ def prove(
         number of ranks). The state right after the restore is held bit for bit in any case.
     repeat: take the uninterrupted run again where a difference has no cause, to tell a run that does not repeat itself.
     deterministic: take kernels that repeat, where torch has them.
-    seed: of the processes before they build; the one that resumes is seeded otherwise, so that nothing is equal by luck.
-        What your program seeds itself, it seeds in build.
+    seed: of the processes before they build; the one that resumes is seeded otherwise, so that nothing is equal by
+        luck. What your program seeds itself, it seeds in build.
     timeout: seconds for each run, after which its processes are ended.
     folder: an empty folder in which checkpoint, recordings and outputs are left; None for one that is removed.
     picture: a .png or .html file, or a name without ending for both: the loss curves and their difference.

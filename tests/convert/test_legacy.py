@@ -55,7 +55,7 @@ def test_dtypes_without_a_storage_class(tmp_path):
 
 
 def test_arrays_and_folders_go_there(tmp_path):
-    """numpy arrays as tensors, and the boxes of a folder as whole storages."""
+    """Numpy arrays as tensors, and the boxes of a folder as whole storages."""
     torch.save({"a": np.arange(4.0), "m": {"w": torch.arange(12.0).reshape(3, 4)}}, tmp_path / "a.pt")
     unmoor.convert(tmp_path / "a.pt", tmp_path / "folder")
     for source in ("a.pt", "folder"):

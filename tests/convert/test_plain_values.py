@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import datetime
+import datetime as dt
 import decimal
 import enum
 import functools
@@ -13,12 +13,14 @@ import operator
 import pathlib
 import types
 import uuid
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
 import unmoor
+from unmoor.values.plainer import PLAINER
 
 from .trees import run
 
@@ -64,7 +66,11 @@ class Keyword(str):
     __slots__ = ()
 
 
-Point = collections.namedtuple("Point", "x y")
+class Point(NamedTuple):
+    """Two numbers."""
+
+    x: int
+    y: list[int]
 
 
 class Hidden:
@@ -98,8 +104,8 @@ VALUES = {
     "a frozenset": (frozenset([1]), {1}),
     "a range": (range(1, 7, 2), [1, 3, 5]),
     "a slice": (slice(1, None), (1, None, None)),
-    "a datetime": (datetime.datetime(2024, 1, 2, 3), "2024-01-02T03:00:00"),
-    "a duration": (datetime.timedelta(seconds=90), 90.0),
+    "a datetime": (dt.datetime(2024, 1, 2, 3, tzinfo=dt.timezone.utc), "2024-01-02T03:00:00+00:00"),
+    "a duration": (dt.timedelta(seconds=90), 90.0),
     "a numpy number": (np.float32(0.5), 0.5),
     "a numpy bool": (np.bool_(1), True),
     "numpy text": (np.array(["run", "é"]), ["run", "é"]),
@@ -234,3 +240,11 @@ def test_dangerous_calls_are_never_read_as_values(tmp_path):
     receipt = unmoor.convert(tmp_path / "a.pt", tmp_path / "b.pt", opaque="drop")
     assert [change.before for change in receipt.left_out] == ["subprocess.Popen"]
     assert list(tmp_path.iterdir()) == [tmp_path / "a.pt", tmp_path / "b.pt"] or not (tmp_path / "ran").exists()
+
+
+def test_the_page_has_the_table():
+    """docs/commands.md shows every row of the table, and no other."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    section = page.partition("\n## convert\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    assert rows == ["| in the source | in the target |", *(f"| {row.what} | {row.becomes} |" for row in PLAINER)]

@@ -58,7 +58,7 @@ def test_one_file_has_no_index(tmp_path):
 
 
 def test_an_older_folder_is_exchanged_or_left(tmp_path):
-    """Shards of before are replaced as a whole; a folder that holds anything else, or a damaged source, changes none."""
+    """Shards of before are replaced as a whole; anything else in the folder, or a damaged source, changes none."""
     torch.save(state(), tmp_path / "a.pt")
     for size in (5000, 50_000):
         unmoor.convert(tmp_path / "a.pt", tmp_path / "hub", max_shard_size=size)

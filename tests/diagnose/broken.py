@@ -18,9 +18,10 @@ from .runs import HOME, Net, Run, batch, run
 
 @dataclass(frozen=True)
 class Broken:
-    """A run with one fault. `fails` is what its step raises, "silent" where the step runs and is wrong, "" where it works.
+    """A run with one fault.
 
-    `fix` is used where the remedy of the finding is no line that can be run as it is.
+    `fails` is what its step raises, "silent" where the step runs and is wrong, "" where it works. `fix` is used where
+    the remedy of the finding is no line that can be run as it is.
     """
 
     make: Callable[[], Run]
@@ -322,7 +323,9 @@ def _loader(made: Run) -> None:
 DEVICE, DTYPE = "RuntimeError", "RuntimeError"
 BROKEN: dict[str, Broken] = {
     # the model
-    "a layer left on the CPU": Broken(_half_moved, "parameters-elsewhere", DEVICE, place="model.head.weight and 1 other"),
+    "a layer left on the CPU": Broken(
+        _half_moved, "parameters-elsewhere", DEVICE, place="model.head.weight and 1 other"
+    ),
     "a model that was never moved": Broken(
         _with(_set("batch", lambda _: batch(HOME)), device="cpu"), "batch-elsewhere", DEVICE, place="batch[0], batch[1]"
     ),
@@ -338,7 +341,8 @@ BROKEN: dict[str, Broken] = {
         lambda: _model(Listed), "attribute-elsewhere", DEVICE, place="model.scales['in'][0]"
     ),
     "parameters on the meta device": Broken(
-        _meta, "meta-tensors", "NotImplementedError RuntimeError", fix=_meta_fixed, place="model.head.weight and 1 other"
+        _meta, "meta-tensors", "NotImplementedError RuntimeError", fix=_meta_fixed,
+        place="model.head.weight and 1 other",
     ),
     "nothing to train": Broken(
         _with(lambda r: r.model.requires_grad_(False)), "nothing-to-train", "RuntimeError", place="model"
@@ -386,8 +390,8 @@ BROKEN: dict[str, Broken] = {
         _with(_closure), "loss-elsewhere", DEVICE, fix=_closure_fixed, place="loss.weights"
     ),
     "weights in a partial": Broken(
-        _with(_set("loss", lambda _: functools.partial(F.cross_entropy, weight=torch.ones(3)))), "loss-elsewhere", DEVICE,
-        fix=_closure_fixed,
+        _with(_set("loss", lambda _: functools.partial(F.cross_entropy, weight=torch.ones(3)))), "loss-elsewhere",
+        DEVICE, fix=_closure_fixed,
     ),
     "a criterion in a closure": Broken(
         _with(_criterion_in_a_function), "loss-elsewhere", DEVICE, fix=_closure_fixed, place="loss.criterion.weight"
@@ -404,7 +408,9 @@ BROKEN: dict[str, Broken] = {
     "int64 targets of BCE with logits": Broken(
         _with(lambda r: _targets(r, torch.int64, nn.BCEWithLogitsLoss())), "label-dtype", DTYPE
     ),
-    "double targets of Huber": Broken(_with(lambda r: _targets(r, torch.float64, nn.HuberLoss())), "label-dtype", DTYPE),
+    "double targets of Huber": Broken(
+        _with(lambda r: _targets(r, torch.float64, nn.HuberLoss())), "label-dtype", DTYPE
+    ),
     "bool targets of L1": Broken(_with(lambda r: _targets(r, torch.bool, nn.L1Loss())), "label-dtype", DTYPE),
     # who holds whom
     "an optimizer of another model": Broken(
@@ -450,7 +456,8 @@ BROKEN: dict[str, Broken] = {
         "AssertionError", place="optimizer group 0",
     ),
     "a rate on another accelerator": Broken(
-        _with(_rate_elsewhere, capturable=True, foreach=True), "option-elsewhere", DEVICE, place="optimizer group 0, lr",
+        _with(_rate_elsewhere, capturable=True, foreach=True), "option-elsewhere", DEVICE,
+        place="optimizer group 0, lr",
     ),
     "LBFGS over two devices": Broken(_with(_two_devices), "one-device-optimizer", DEVICE, fix=_one_by_one),
     "a scaler for float16 parameters": Broken(

@@ -1,4 +1,4 @@
-"""Every finding is true: the run that it is about really fails or is wrong, and the line that it gives really cures it."""
+"""Every finding is true: the run that it is about really fails or is wrong, and the line that it gives cures it."""
 
 from __future__ import annotations
 
@@ -83,8 +83,7 @@ def test_a_diagnosis_changes_nothing() -> None:
     """Objects, tensors, versions of tensors and random numbers are what they were before."""
     for case in list(BROKEN.values())[:60]:
         made = case.make()
-        tensors = [t for t in _tensors(made)]
-        before = [(id(t), t._version, str(t.device)) for t in tensors]
+        before = [(id(t), t._version, str(t.device)) for t in _tensors(made)]
         states = torch.get_rng_state(), torch.sim.get_rng_state("sim:0")
         made.diagnose()
         assert [(id(t), t._version, str(t.device)) for t in _tensors(made)] == before

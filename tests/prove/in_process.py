@@ -21,13 +21,12 @@ from unmoor.wiring.proving_run import Wanted, prove_run
 
 __all__ = ["proved"]
 
-_KEPT: dict[Leg, tuple[list[Recording], bytes | None]] = {}
+_KEPT: dict[tuple[Leg, bool], tuple[list[Recording], bytes | None]] = {}
 
 
 def _launch(leg: Leg, folder: Path, told: Callable[[int], None]) -> list[Recording]:
-    key = replace(leg, save_to="", imports=(), title="", timeout=0.0)
-    if not leg.save_to:
-        key = replace(key, omit=(), save="", resume="")
+    plain = replace(leg, save_to="", imports=(), title="", timeout=0.0)
+    key = (plain if leg.save_to else replace(plain, omit=(), save="", resume=""), bool(leg.save_to))
     if not leg.resume_from and key in _KEPT and not leg.build.partition(":")[2].startswith("restless"):
         recordings, saved = _KEPT[key]
         if saved is not None:

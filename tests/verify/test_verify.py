@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 
 import pytest
@@ -103,10 +104,14 @@ def test_a_file_cut_short_is_a_fault_and_no_error(form, part, tmp_path):
 
 
 def test_a_bit_in_the_list_of_records_is_a_fault_of_structure(tmp_path):
-    """A local header that contradicts the directory; the records are not lost sight of."""
+    """A local header whose name differs from the directory's is named with its place."""
     path = torch_zip(tmp_path)
-    flipped(path, place_of(path, "data/0") - 90)
-    assert [fault.kind for fault in unmoor.verify(path).faults] == ["structure"] or unmoor.verify(path).ok
+    with zipfile.ZipFile(path) as archive:
+        header = next(info.header_offset for info in archive.infolist() if info.filename.endswith("data/0"))
+    flipped(path, header + 32)
+    made = unmoor.verify(path)
+    assert [fault.kind for fault in made.faults] == ["structure"]
+    assert f"local header at byte {header:,}" in str(made)
 
 
 def test_a_bit_in_an_item_of_a_folder_names_its_tensor(tmp_path):
@@ -202,8 +207,6 @@ def test_a_manifest_that_contradicts_the_tree_is_an_error(edit, code, tmp_path):
         if not name.endswith("manifest.json"):
             return data
         manifest = json.loads(data)
-        with zipfile.ZipFile(tmp_path / "own.pt") as archive:
-            assert archive.testzip() is None
         edit(manifest)
         return json.dumps(manifest).encode()
 
@@ -229,8 +232,6 @@ def test_what_unmoor_writes_is_claimed_truly(tmp_path):
 
 def test_the_newest_sound_checkpoint_beside_a_bad_one_is_named(tmp_path):
     """Newest by time, and verified itself: a bad sibling is passed over."""
-    import os
-
     for number, name in enumerate(("step_1.pt", "step_2.pt", "step_3.pt")):
         model, _ = trained(seed=number)
         save(model.state_dict(), tmp_path / name)
@@ -241,7 +242,7 @@ def test_the_newest_sound_checkpoint_beside_a_bad_one_is_named(tmp_path):
     made = unmoor.verify(tmp_path / "step_3.pt")
     assert made.newest == str(tmp_path / "step_1.pt")
     assert made.newest_holds
-    assert "newest that verifies here: " in str(made)
+    assert "newest that verifies here:" in str(made)
 
 
 def test_what_is_no_checkpoint_raises(tmp_path):

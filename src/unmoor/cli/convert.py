@@ -21,8 +21,8 @@ __all__ = ["command"]
         "unmoor convert last.ckpt plain.pt --plain",
         "unmoor convert run/step_1000 model.safetensors --only model --strip auto",
         "unmoor convert theirs.pt safe.pt --opaque drop",
-        "unmoor convert model.pt hub --only model --dtype bfloat16 --max-shard-size 5GB",
-        "unmoor convert ddp.pt single.pt --strip module. --rename '*.attn.*=*.attention.*'",
+        "unmoor convert model.pt hub --dtype bfloat16 --max-shard-size 5GB",
+        "unmoor convert ddp.pt one.pt --strip module. --rename '*.attn.*=*.mha.*'",
     ),
 )
 @path_argument("source")

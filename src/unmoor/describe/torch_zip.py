@@ -96,10 +96,11 @@ def read_saved(reader: Reader, file: str, base: int) -> Saved:
     return Saved(source.read(_PICKLE, "data"), source.storages, source.faults, archive, prefix)
 
 
-def read_again(data: bytes, storages: Mapping[str, Storage], *, before: str, path: str, where: str) -> Any:
+def read_again(data: bytes, storages: Mapping[str, Storage] | None, *, before: str, path: str, where: str) -> Any:
     """The tree of a pickle whose storages are known by key; each bears the tag that this pickle gives it.
 
-    `before` is what the keys of the pickle lack of those in `storages`. Raises CorruptFile for another storage.
+    `before` is what the keys of the pickle lack of those in `storages`; None knows none, and takes all as they are
+    named. Raises CorruptFile for another storage.
     """
     made: dict[str, Storage] = {}
 
@@ -107,10 +108,12 @@ def read_again(data: bytes, storages: Mapping[str, Storage], *, before: str, pat
         dtype, key, tag, numel = storage_parts(machine, pid, _PID_FIELDS)
         known = made.get(key)
         if known is None:
-            old = storages.get(before + key)
-            if old is None or old.nbytes != numel * DTYPES[dtype].itemsize:
+            nbytes = numel * DTYPES[dtype].itemsize
+            name = before + key
+            old = Storage(name, dtype, nbytes, tag, None, None) if storages is None else storages.get(name)
+            if old is None or old.nbytes != nbytes:
                 raise machine.corrupt(f"names storage {key}, which is another")
-            known = made[key] = Storage(old.key, dtype, old.nbytes, tag, old.span, old.crc32, old.byteorder)
+            known = made[key] = Storage(old.key, dtype, nbytes, tag, old.span, old.crc32, old.byteorder)
         elif known.device != tag:
             raise machine.corrupt(f"puts storage {key} on two devices")
         return known

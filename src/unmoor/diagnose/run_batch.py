@@ -75,7 +75,7 @@ def _misplaced(model: ModelFacts, batch: BatchFacts, home: str, around: set[str]
 
 def _both_sides(leaves: list[LeafFact], home: str) -> str:
     first = leaves[0].tensor
-    what = f"{first.dtype} {format_shape(first.shape)} on" if len(leaves) == 1 else "on"
+    what = f"{first.dtype}[{format_shape(first.shape)}] on" if len(leaves) == 1 else "on"
     return f"{what} {first.device}, the model is on {home}"
 
 

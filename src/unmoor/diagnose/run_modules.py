@@ -28,7 +28,7 @@ def module_findings(facts: RunFacts) -> Iterator[Finding]:
         yield from _untied(model)
     yield from _nothing_to_train(facts)
     for place, device in facts.bad:
-        text = f"holds numbers that are not finite (on {device}): the loss will be NaN, and all that it trains"
+        text = f"numbers that are not finite, on {device}: the loss becomes NaN, and with it all that is trained"
         yield Finding("not-finite", "error", place, text, "unmoor.restore(path, ...)  # a checkpoint before it broke")
 
 
@@ -42,7 +42,7 @@ def _meta(model: ModelFacts, home: str) -> Iterator[Finding]:
         if tensor.device == "meta" and tensor.kind in ("parameter", "buffer")
     ]
     if names:
-        text = f"{'is' if len(names) == 1 else 'are'} on the meta device and without data: nothing can be computed"
+        text = "on the meta device, without data: nothing can be computed"
         goal = repr(home or "auto")
         remedy = f"unmoor.restore(path, {model.at}={model.at}, model_device={goal})  # gives memory and fills it"
         yield Finding("meta-tensors", "error", others(names), text, remedy)
@@ -132,15 +132,14 @@ def _attributes(model: ModelFacts, home: str) -> Iterator[Finding]:
         for tensor in placed(t for t in module.tensors if t.kind == "attribute"):
             if tensor.device in around or tensor.grade == "idle" or (model.brings and not around):
                 continue
-            text = (
-                f"a plain attribute on {tensor.device}, its module is on {goal}: .to() does not move it, "
-                f"register_buffer({tensor.name!r}, ...) makes it move"
-            )
+            text = f"a plain attribute on {tensor.device}, its module is on {goal}"
             severity = "error" if tensor.grade == "used" else "info"
             if severity == "error" and tensor.dtype.startswith("int") and tensor.device == "cpu":
                 severity = "warning"  # an index on the CPU is taken; only some operators refuse it
             if severity == "info":
-                text += f" (the forward of {module.class_name} may move it: it moves tensors)"
+                text += f"; the forward of {module.class_name} moves tensors, maybe this one too"
+            else:
+                text += f": .to() does not move it, register_buffer({tensor.name!r}, ...) makes it move"
             place = full_name(model.label, module.name, tensor.name)
             remedy = f'{tensor.at} = {tensor.at}.to("{goal}")'
             yield Finding("attribute-elsewhere", severity, place, text, remedy if severity != "info" else "")

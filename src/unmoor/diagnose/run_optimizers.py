@@ -53,7 +53,7 @@ def optimizer_findings(facts: RunFacts) -> Iterator[Finding]:
     left = [tensor for tensor in orphans if tensor.key not in matched]
     if facts.optimizers and not facts.unseen and left and not any(o.copies for o in facts.optimizers):
         named = [full_name(facts.models[0].label if len(facts.models) == 1 else "", names[t.key]) for t in left]
-        text = f"{'requires' if len(left) == 1 else 'require'} a gradient, and no optimizer that was passed has it"
+        text = "in no optimizer that was passed, though a gradient is computed"
         first = facts.optimizers[0]
         at = facts.models[0].at
         remedy = f"{first.at} = {_made(first, at)}  # or freeze what is not to be trained: .requires_grad_(False)"
@@ -94,8 +94,8 @@ def _holding(
         name = names[twin.key]
         where = others([param_place(optimizer, g, i, name), *("" for _ in strangers[1:])])
         text = (
-            f"a tensor {format_shape(stranger.tensor.shape)} on {stranger.tensor.device}, which is not the model's "
-            f"{name} on {twin.device}: the optimizer was built before the model was {_how(facts.models)}, "
+            f"a tensor {format_shape(stranger.tensor.shape)} on {stranger.tensor.device}, not the model's {name} "
+            f"on {twin.device}: the optimizer was built before the model was {_how(facts.models)}, "
             "and its steps change nothing in the model"
         )
         yield Finding("optimizer-holds-other-parameters", "error", where, text, _rebuilt(facts, optimizer))
@@ -141,7 +141,7 @@ def _frozen(optimizer: OptimizerFacts, names: dict[int, str]) -> Iterator[Findin
     frozen = [(g, i, p) for g, i, p in _seats(optimizer) if not p.tensor.trains]
     if frozen:
         where = [param_place(optimizer, g, i, names.get(p.tensor.key, p.tensor.name)) for g, i, p in frozen]
-        text = f"{'requires' if len(where) == 1 else 'require'} no gradient: a step passes over it"
+        text = "no gradient is computed: a step passes over it"
         yield Finding("frozen-in-optimizer", "info", others(where), text)
 
 

@@ -24,6 +24,8 @@ _STRICT: Final = frozenset({"Adam", "RMSprop", "Adamax", "NAdam", "RAdam", "Adaf
 
 _BITS: Final = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
+_CODES: Final = {"capturable": "capturable-device", "fused": "fused-device"}
+
 Fault = tuple[str, str, str, str]
 """Code, severity, what is wrong, and the line that fixes it."""
 
@@ -55,7 +57,7 @@ def _switches(optimizer: OptimizerFacts, group: GroupFacts, facts: RunFacts) -> 
         if group.flags.get(flag) and places:
             text = f"{flag}=True, and its parameters are on {listing(places)}, which {flag} steps do not support"
             line = f'for group in {optimizer.at}.param_groups: group["{flag}"] = False'
-            yield f"{flag}-device", "error", text, line
+            yield _CODES[flag], "error", text, line
 
 
 def _faults(optimizer: OptimizerFacts, group: GroupFacts, param: ParamFacts) -> Iterator[Fault]:
@@ -116,7 +118,8 @@ def _counters(optimizer: OptimizerFacts, group: GroupFacts, param: ParamFacts) -
             continue
         severity, why, reload = verdict
         line = reload_line(optimizer) if reload else _host_line(optimizer, names)
-        text = f"its {listing(names)} {_is(names)} on {device}, the parameter is on {home}: {why}"
+        where = f"on {device}" if device == home else f"on {device}, the parameter is on {home}"
+        text = f"its {listing(names)} {_is(names)} {where}: {why}"
         yield "counter-elsewhere", severity, text, line
 
 

@@ -77,7 +77,8 @@ class Sources:
         """The values of a tensor in the order of its dimensions; summed on the way where that proves them."""
         origin = self._taken.origin(node)
         if origin.dtype != node.dtype:
-            return self._made(origin, node.dtype, node.storage.key if node.storage is not None else "", 0)
+            key = node.storage.key if node.storage is not None else ""
+            return self._made(origin, node.dtype, key, 0, self._ahead(origin))
         storage = origin.storage
         if storage is None or storage.chunks or storage.span is None or not self._as_it_lies(origin):
             boxes, ahead = (
@@ -89,6 +90,11 @@ class Sources:
         blob = SpanBlob(self._open_span, storage.span, nbytes_of(origin.dtype, origin.offset), nbytes)
         return blob if done is None or not nbytes else SummedBlob(blob, nbytes, done)
 
+    def _ahead(self, node: TensorNode) -> Blob:
+        """The values of a tensor whose elements lie apart, read for several pieces at once: asked for in their order."""
+        boxes, ahead = BoxBlob(self.fill, node, self._name(node.storage)), self.buffer_bytes // 2 // _ELEMENT * _ELEMENT
+        return AheadBlob(boxes, nbytes_of(node.dtype, node.numel), max(ahead, _ELEMENT))
+
     def origin(self, node: TensorNode) -> TensorNode:
         """The tensor of the file of which a tensor has the values."""
         return self._taken.origin(node)
@@ -97,8 +103,11 @@ class Sources:
         """What counts the loss of a tensor that is cast."""
         return self.losses.setdefault(node.storage.key if node.storage is not None else "", Loss())
 
-    def _made(self, node: TensorNode, dtype: str, key: str, start: int) -> Blob:
-        """The values of a tensor of the file in the order of its dimensions, as `dtype`, from byte `start` on."""
+    def _made(self, node: TensorNode, dtype: str, key: str, start: int, apart: Blob | None = None) -> Blob:
+        """The values of a tensor of the file in the order of its dimensions, as `dtype`, from byte `start` on.
+
+        `apart` reads them where they do not lie in one run.
+        """
         storage = node.storage
         if node.dtype == dtype:
             return BoxBlob(self.fill, node, self._name(storage), start=start)
@@ -106,7 +115,7 @@ class Sources:
             nbytes = nbytes_of(node.dtype, node.numel)
             data: Blob = SpanBlob(self._open_span, storage.span, nbytes_of(node.dtype, node.offset), nbytes)
         else:
-            data = BoxBlob(self.fill, node, self._name(storage))
+            data = apart or BoxBlob(self.fill, node, self._name(storage))
         done = self.holding(node) if start == 0 else None
         sums = None if done is None else _Sums(nbytes_of(node.dtype, node.numel), done)
         return _CastBlob(data, node.dtype, dtype, start, self.losses.setdefault(key, Loss()), sums)

@@ -39,8 +39,8 @@ SMALL: Final = 64 << 10
 class Measure(Protocol):
     """Takes elements that are to be held against each other, from any thread."""
 
-    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> None:
-        """Elements of both sides of a pair, which may differ, number `first` of `order` and those that follow."""
+    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> bool:
+        """Elements of both sides of a pair, number `first` of `order` and those that follow; whether any differs."""
 
     def same(self, pair: int, a: memoryview, form: Form) -> None:
         """Elements that are equal on both sides, of a pair that differs elsewhere."""
@@ -270,7 +270,8 @@ class _Work:
             self._gather(self._open_a, piece.a, mine)
             self._gather(self._open_b, piece.b, theirs)
             forms = (_gathered_form(piece.a), _gathered_form(piece.b))
-            self._measure.differ(pair.number, mine, theirs, forms, piece.order, piece.first)
+            if self._measure.differ(pair.number, mine, theirs, forms, piece.order, piece.first):
+                pair.differs = True
         self._meter.advance(sum(nbytes_of(node.dtype, node.numel) for node in (piece.a, piece.b)))
 
     def _gather(self, open_span: OpenSpan, node: TensorNode, target: memoryview) -> None:

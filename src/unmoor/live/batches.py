@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -34,6 +34,7 @@ class Watch:
     def __init__(self) -> None:
         self._indices: WeakKeyDictionary[Any, tuple[Any, list[Any]]] = WeakKeyDictionary()
         self._drawn: list[Batch] = []
+        self.inside: dict[str, set[int]] = {}
 
     def note_indices(self, iterator: Any, indices: Any) -> None:
         """An iterator has taken these indices for a batch that it will give later, or at once."""
@@ -80,22 +81,28 @@ def _classes() -> list[Any]:
 
 
 def _patched(cls: Any, seen: Watch) -> tuple[Any, dict[str, Any]]:
-    own = {name: vars(cls)[name] for name in ("__next__", "_next_index") if name in vars(cls)}
-
-    def give(self: Any) -> Any:
-        batch = own["__next__"](self)
-        seen.note_batch(self, batch)
-        return batch
-
-    def next_index(self: Any) -> Any:
-        indices = own["_next_index"](self)
-        seen.note_indices(self, indices)
-        return indices
-
-    for name, method in (("__next__", give), ("_next_index", next_index)):
-        if name in own:
-            setattr(cls, name, method)
+    notes = {"__next__": seen.note_batch, "_next_index": seen.note_indices}
+    own = {name: vars(cls)[name] for name in notes if name in vars(cls)}
+    for name, method in own.items():
+        setattr(cls, name, _noting(method, notes[name], seen.inside.setdefault(name, set())))
     return cls, own
+
+
+def _noting(method: Any, note: Callable[[Any, Any], None], inside: set[int]) -> Callable[[Any], Any]:
+    """The method, and a note of what it gave; where a class calls that of its base, the outer one notes."""
+
+    def call(self: Any) -> Any:
+        if id(self) in inside:
+            return method(self)
+        inside.add(id(self))
+        try:
+            value = method(self)
+        finally:
+            inside.discard(id(self))
+        note(self, value)
+        return value
+
+    return call
 
 
 def batch_of(value: Any, indices: Any = None) -> Batch:

@@ -87,8 +87,8 @@ class Comparison:
         self._tallies: dict[int, _Tally] = {}
         self._lock = threading.Lock()
 
-    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> None:
-        """Elements of both sides, which may differ, number `first` of `order` and those that follow."""
+    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> bool:
+        """Elements of both sides, number `first` of `order` and those that follow; whether any differs."""
         one, other = _values(a, forms[0]), _values(b, forms[1])
         by_bits = forms[0].dtype == forms[1].dtype and forms[0].bits == forms[1].bits
         work = _working(forms, one, other)
@@ -98,6 +98,7 @@ class Comparison:
             block = _block(one, start), _block(other, start)
             total.merge(self._block(*block, work, order, first + start, by_bits=by_bits, before=total.first))
         self._merge(pair, total)
+        return total.differing > 0
 
     def same(self, pair: int, a: memoryview, form: Form) -> None:
         """Elements that are equal on both sides, of a pair that differs elsewhere."""

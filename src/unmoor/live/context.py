@@ -243,7 +243,8 @@ class _Reading:
 
     def _met(self, tensor: torch.Tensor, known: Known | None, word: str, kind: str) -> Met:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return Met(known.name if known else word, kind, str(tensor.device), dtype, tuple(tensor.shape), word)
+        shape = None if known and known.step and not self.names.is_itself(tensor) else tuple(tensor.shape)
+        return Met(known.name if known else word, kind, str(tensor.device), dtype, shape, word)
 
     def _finished(self, situation: str, mets: list[Met], culprits: list[Culprit]) -> Mismatch:
         home = self._home(mets)

@@ -59,6 +59,10 @@ class Names:
                 return known
         return None
 
+    def is_itself(self, tensor: torch.Tensor) -> bool:
+        """Whether the name of a tensor is its own, not that of what it is a view of."""
+        return id(tensor) in self._own or any(id(tensor) in table for table, _ in self._frames)
+
     def variable(self, value: Any) -> Known | None:
         """The variable that holds a module, an optimizer or a tensor."""
         return next((table[id(value)] for table, _ in self._frames if id(value) in table), None)

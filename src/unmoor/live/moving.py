@@ -149,6 +149,7 @@ class _Mover:
         self._goal, self._non_blocking, self._keep = goal, non_blocking, keep
         self._holders: dict[int, list[int]] = {}
         self._kept: dict[int, Any] = {}
+        self._paths: dict[int, tuple[Step, ...]] = {}
         self._moving: set[int] = set()
         self._faults: list[str] = []
         self._made: dict[int, Any] = {}
@@ -162,8 +163,9 @@ class _Mover:
             if isinstance(value, _ATOMS) or id(value) in self._kept:
                 continue
             self._kept[id(value)] = value
+            self._paths[id(value)] = path
             if isinstance(value, torch.Tensor) or _moves_itself(value):
-                self._judge(path, value)
+                self._judge(value)
                 continue
             for step, item in self._children(path, value):
                 self._holders.setdefault(id(item), []).append(id(value))
@@ -178,8 +180,7 @@ class _Mover:
     def _children(self, path: tuple[Step, ...], value: Any) -> list[tuple[Step, Any]]:
         return [(step, item) for step, item in _below(path, value) if step[1] not in self._keep or step[0] == "set"]
 
-    def _judge(self, path: tuple[Step, ...], value: Any) -> None:
-        place = place_text("batch", path)
+    def _judge(self, value: Any) -> None:
         tensors = [value] if isinstance(value, torch.Tensor) else [t for _, t in _within(value)]
         if not tensors and not isinstance(value, torch.Tensor):
             self._moving.add(id(value))
@@ -187,14 +188,15 @@ class _Mover:
             if tensor.device == self._goal:
                 continue
             if tensor.device.type == "meta":
-                self._faults.append(f"{place}: on the meta device, which holds no data")
+                self._faults.append(f"{self._place(value)}: on the meta device, which holds no data")
             self._moving.add(id(value))
 
     def refuse(self) -> None:
         """Raise for everything at once that cannot be moved."""
-        for value in (self._kept[i] for i in self._moving):
+        for value in (value for key, value in self._kept.items() if key in self._moving):
             if not _is_rebuilt(value) and not isinstance(value, torch.Tensor) and not _moves_itself(value):
-                self._faults.append(f"a {type(value).__module__}.{type(value).__qualname__} holds tensors")
+                kind = f"{type(value).__module__}.{type(value).__qualname__}"
+                self._faults.append(f"{self._place(value)}: a {kind} holds tensors and has no method to()")
         if self._faults:
             raise UsageError(
                 f"{count(len(self._faults), 'thing')} in the batch cannot be moved to {tag(self._goal)}",
@@ -202,6 +204,9 @@ class _Mover:
                 remedy="Give such a class a method to(device) that returns the moved object, make it a dataclass, or "
                 "pass its key in keep=.",
             )
+
+    def _place(self, value: Any) -> str:
+        return place_text("batch", self._paths[id(value)])
 
     def moved(self, batch: Any) -> Any:
         """The batch with what moves made anew."""

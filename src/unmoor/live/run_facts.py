@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from unmoor.errors import UsageError
-from unmoor.values.run_facts import GeneratorFact, ModelFacts, RunFacts
+from unmoor.values.run_facts import GeneratorFact, ModelFacts, RunFacts, ScheduleFacts
 
 from . import devices
 from .run_facts_batch import average_facts, batch_facts, loader_generators, loss_facts, metric_facts, own_generators
@@ -47,6 +47,7 @@ def collect_run(roles: Mapping[str, Any], batch: Any, *, rng: Any, values: bool)
     losses = tuple(loss_facts(*member, known) for member in found.get("loss", ()))
     no_optimizer = "no optimizer of torch, nor a wrapper with one as its .optimizer"
     optimizers, unseen = _each(optimizer_facts, found.get("optimizer", ()), no_optimizer)
+    schedules, strange = _schedules(found.get("scheduler", ()))
     scalers, others = _each(scaler_facts, found.get("scaler", ()), "no gradient scaler of torch")
     return RunFacts(
         models=models,
@@ -54,7 +55,7 @@ def collect_run(roles: Mapping[str, Any], batch: Any, *, rng: Any, values: bool)
         averages=tuple(average_facts(*member) for member in found.get("ema", ())),
         metrics=tuple(metric_facts(*member) for member in found.get("metrics", ())),
         optimizers=optimizers,
-        schedules=tuple(fact for member in found.get("scheduler", ()) for fact in schedule_facts(*member)),
+        schedules=schedules,
         scalers=scalers,
         batch=None if batch is NOTHING else batch_facts("batch", batch, models, has_loss="loss" in roles),
         generators=(*_generators(models, found), *own_generators(rng)),
@@ -62,7 +63,7 @@ def collect_run(roles: Mapping[str, Any], batch: Any, *, rng: Any, values: bool)
         fused=fused_types(),
         others=devices.of_other_ranks(),
         bad=tuple(_not_finite(found, batch)) if values else (),
-        unseen=(*unseen, *others),
+        unseen=(*unseen, *strange, *others),
     )
 
 
@@ -83,13 +84,24 @@ def _refuse(found: Mapping[str, list[Member]]) -> None:
                 )
 
 
+def _schedules(several: Any) -> tuple[tuple[ScheduleFacts, ...], list[tuple[str, str]]]:
+    found: list[ScheduleFacts] = []
+    unseen = []
+    for label, at, item in several:
+        facts = list(schedule_facts(label, at, item))
+        found += facts
+        if not facts:
+            unseen.append((label, f"{type(item).__name__} is no scheduler of torch"))
+    return tuple(found), unseen
+
+
 def _each(collect: Any, several: Any, reason: str) -> Any:
     """The facts of each object, and those of which nothing can be told."""
     found, unseen = [], []
     for label, at, item in several:
         fact = collect(label, at, item)
         if fact is None:
-            unseen.append((label, f"{type(item).__qualname__} is {reason}"))
+            unseen.append((label, f"{type(item).__name__} is {reason}"))
         else:
             found.append(fact)
     return tuple(found), unseen

@@ -71,9 +71,9 @@ def _reached(cls: type, code: CodeType, seen: set[CodeType]) -> Iterator[CodeTyp
     yield code
     inner = [const for const in code.co_consts if isinstance(const, CodeType)]
     for name in code.co_names:
-        method = _function(getattr(cls, name, None)) if not hasattr(nn.Module, name) else None
-        if isinstance(method, property):
-            method = method.fget
+        method = getattr(cls, name, None)
+        method = None if method is getattr(nn.Module, name, None) else _function(method)
+        method = method.fget if isinstance(method, property) else method
         inner += [method.__code__] if isinstance(method, FunctionType) else []
     for one in inner:
         yield from _reached(cls, one, seen)
@@ -156,6 +156,8 @@ def tensors_of_function(function: Any) -> Iterator[tuple[str, Any]]:
             yield from getattr(owner, "__dict__", {}).items() if not isinstance(owner, nn.Module) else ()
         elif isinstance(one, FunctionType):
             yield from _carried(one)
+        elif callable(one) and not isinstance(one, type):
+            yield from getattr(one, "__dict__", {}).items()
 
 
 def _carried(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -52,6 +52,7 @@ class _Plain:
         self._leave_out, self._unwritable = left_out, unwritable
         self._done: dict[int, Any] = {}
         self._keep: list[Any] = []
+        self._whats: dict[int, str] = {}
         self.changes: list[Change] = []
         self.gone: list[Change] = []
 
@@ -64,7 +65,7 @@ class _Plain:
         if type(value) in _LEAVES or isinstance(value, TensorNode):
             return value
         if id(value) in self._done:
-            return self._done[id(value)]
+            return self._again(value, keys)
         self._keep.append(value)
         if isinstance(value, dict):
             return self._mapping(value, value.items(), keys)
@@ -76,6 +77,13 @@ class _Plain:
 
     def _remember(self, value: Any, made: Any) -> Any:
         self._done[id(value)] = made
+        return made
+
+    def _again(self, value: Any, keys: Keys) -> Any:
+        """What became of a value that was met before; where it is left out, that is told of every place."""
+        made = self._done[id(value)]
+        if made is _NONE:
+            self.gone.append(Change("extra", key_text(keys), self._whats[id(value)], "left out"))
         return made
 
     def _item(self, value: Any, keys: Keys) -> Any:
@@ -163,6 +171,7 @@ class _Plain:
     def _without(self, keys: Keys, what: str, value: Any) -> Any:
         if not self._leave_out:
             return value
+        self._whats[id(value)] = what
         self.gone.append(Change("extra", key_text(keys) or "(the whole file)", what, "left out"))
         return _NONE
 

@@ -25,7 +25,7 @@ Leaf = tuple[tuple[Any, ...], Any]
 """A key path and what stands there."""
 
 _WORTH: Final = (str, TorchValue, CompositeTensor, Opaque, Mapping, list, tuple)
-_META: Final = "meta"
+_META, _SCRIPT = "meta", "torchscript"
 _WITHOUT_DATA: Final = frozenset({"meta", "lazy", "ideep", "opencl", "vulkan", "ipu", "ve", "xla", "hip"})
 """Device types that torch knows and on which torch.load can put no data."""
 
@@ -38,12 +38,22 @@ _HOST: Final = "as the role table has it; see docs/restarting.md"
 
 @dataclass(frozen=True, slots=True)
 class Retagging:
-    """Storage key -> its tag, of all; and what that means for tensors, what a rule keeps, whose values name a tag."""
+    """Storage key -> its tag, of all; and what that means for tensors, what a rule keeps, whose values name a tag.
+
+    `others` is the tag, or old tag -> new, for storages that no tensor of the catalog looks into.
+    """
 
     tags: Mapping[str, str]
+    others: str | Mapping[str, str]
     moves: tuple[Move, ...]
     kept: tuple[Kept, ...]
     values: tuple[str, ...]
+
+    def tag(self, key: str, old: str) -> str:
+        """The tag of a storage."""
+        if key in self.tags:
+            return self.tags[key]
+        return self.others if isinstance(self.others, str) else self.others.get(_normal(old), old)
 
 
 def check_words(to: Any, mapping: Any, path: str) -> None:
@@ -141,13 +151,17 @@ def retagging(catalog: Catalog, wish: Wish) -> Retagging:
     Raises UnsupportedFile, naming them, for tensors whose device stands in an argument of their class's own.
     """
     placed = wished(catalog, wish)
+    if catalog.format == _SCRIPT and wish.device is not None:
+        placed = dict.fromkeys(placed, wish.device)  # one module, its constants included
     tags = {s.key: s.device if s.device == _META else placed[s.key] for s in catalog.storages}
     leaves = list(_leaves(catalog.tree))
     _refuse_own(catalog, leaves, wish)
     stored = {storage.key: storage for storage in catalog.storages}
     moved = [entry for entry in catalog.tensors if entry.storage in stored and _moves(entry, stored, tags)]
     gone = {stored[entry.storage].device for entry in moved}
-    return Retagging(tags, tuple(_moved(moved, tags)), tuple(_kept(catalog, wish, tags)), tuple(_values(leaves, gone)))
+    others = wish.device or (wish.mapping if isinstance(wish.mapping, Mapping) else {})
+    kept = tuple(_kept(catalog, wish, tags))
+    return Retagging(tags, others, tuple(_moved(moved, tags)), kept, tuple(_values(leaves, gone)))
 
 
 def _moves(entry: TensorEntry, stored: Mapping[str, Storage], tags: Mapping[str, str]) -> bool:

@@ -73,8 +73,9 @@ def retagged_head(data: bytes, tag: str, *, where: str, path: str) -> bytes:
     """The pickle of (key, tag, class) that stands before a storage in a torch tar, with another tag."""
     trace = _Trace(data, where, path)
     trace.follow()
-    items = trace.items(2 if data[0] == _PROTO else 0, trace.last)
-    if data[trace.last] != _TRIPLE or len(items) != _HEAD_FIELDS:
+    begins = {_TRIPLE: 2 if data[0] == _PROTO else 0, _TUPLE: trace.mark + 1}
+    items = trace.items(begins[data[trace.last]], trace.last) if data[trace.last] in begins else []
+    if len(items) != _HEAD_FIELDS:
         raise trace.odd(trace.last, "begins a storage by what is no head of one")
     return _edited(data, trace.edits({items[1]: tag}))
 
@@ -93,7 +94,7 @@ class _Trace:
 
     An instruction goes by where it begins. `memo` maps an index to the one that made what it stands for, `sources` each
     one that recalls to the one that it recalls, `uses` are the pushes of tags with key and tag, `frames` where frames
-    begin, `last` is what made the value that is on top in the end.
+    begin, `last` is what made the value that is on top in the end, and `mark` the last mark that was taken.
     """
 
     def __init__(self, data: bytes, where: str, path: str) -> None:
@@ -102,7 +103,7 @@ class _Trace:
         self.sources: dict[int, int] = {}
         self.uses: list[tuple[int, str, str]] = []
         self.frames: list[int] = []
-        self.last = -1
+        self.last = self.mark = -1
 
     def odd(self, at: int, what: str) -> UnsupportedFile:
         """The error for what torch never writes and this cannot follow."""
@@ -144,7 +145,7 @@ class _Trace:
             elif code == _FRAME:
                 self.frames.append(at)
             elif code == _STOP:
-                self.last = last
+                self.last, self.mark = last, opened
                 return
             elif pos < at:
                 pos = self._after(at)

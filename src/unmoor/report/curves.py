@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from unmoor.values.proof import Proof
@@ -30,8 +31,13 @@ def proof_picture(proof: Proof) -> bytes:
 
     figure = Figure(figsize=(8, 4.6), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    figure.suptitle(_wrapped(plain(headline(proof))), fontsize=11, color=COLOURS["ink"], x=0.01, ha="left")
+    colour = COLOURS["ink"] if proof.ok else COLOURS["resumed"]
+    title = _wrapped(plain(headline(proof)), 88)
+    figure.suptitle(title, fontsize=11.5, color=colour, x=0.01, ha="left", fontweight="bold")
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1.25]})
+    if proof.cause:
+        cause = _wrapped(plain(proof.cause.partition("\n")[0]), 110)
+        above.set_title(cause, loc="left", fontsize=9.5, color=COLOURS["ink"], pad=18)
     _curves(above, proof)
     _gaps(below, proof)
     target = io.BytesIO()
@@ -45,10 +51,8 @@ def differences(proof: Proof) -> list[float | None]:
     return [None if one is None or other is None else other - one for one, other in pairs]
 
 
-def _wrapped(text: str) -> str:
-    import textwrap
-
-    return "\n".join(textwrap.wrap(text, 92))
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(text, width))
 
 
 def _curves(axes: Axes, proof: Proof) -> None:
@@ -89,10 +93,8 @@ def _mark(axes: Any, proof: Proof) -> None:
     """The cut, the step from which on the runs differ, and a quiet frame."""
     axes.axvline(proof.cut + 0.5, color=COLOURS["cut"], linewidth=1, linestyle=":")
     if axes.get_ylabel() == "" and axes.get_subplotspec().is_first_row():
-        axes.text(
-            proof.cut + 0.5, 1.01, "cut", transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=8.5,
-            color=COLOURS["cut"],
-        )  # fmt: skip
+        place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+        axes.text(proof.cut + 0.5, 1.01, "cut", fontsize=8.5, color=COLOURS["cut"], **place)
     axes.grid(visible=True, color=COLOURS["grid"], linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -13,7 +13,9 @@ from .layout import Line, Page, join_lines, plain
 
 __all__ = ["diagnosis_lines", "diagnosis_text", "silent"]
 
-_SILENT: Final = frozenset({"optimizer-holds-other-parameters", "scheduler-of-another-optimizer", "stale-groups"})
+_SILENT: Final = frozenset(
+    {"not-finite", "optimizer-holds-other-parameters", "scheduler-of-another-optimizer", "stale-groups"}
+)
 """Errors with which a step runs and does something else than it says."""
 
 _NOUNS: Final = (("parameters", "parameter"), ("buffers", "buffer"), ("state", "tensor"))
@@ -37,11 +39,13 @@ def diagnosis_lines(diagnosis: Diagnosis, page: Page) -> list[Line]:
         lines += _finding(finding, page)
     for label, reason in diagnosis.unseen:
         lines += [Line(line) for line in page.wrap(f"not looked at: {label}: {plain(reason)}", rest="  ")]
-    if diagnosis.findings:
+    if diagnosis.errors or diagnosis.warnings:
         looked = _looked(diagnosis.looked, diagnosis.devices)
         lines += [Line(line) for line in page.wrap(f"looked at {looked}", rest="  ")]
-        codes = list(dict.fromkeys(finding.code for finding in diagnosis.findings))
-        lines += [Line(line, "hint") for line in page.wrap(f"what each means: {PAGE}#{codes[0]}", rest="  ")]
+    codes = list(dict.fromkeys(finding.code for finding in diagnosis.findings))
+    if codes:
+        where = f"explained in {PAGE}#{codes[0]}" if len(codes) == 1 else f"each code is explained in {PAGE}"
+        lines += [Line(line, "hint") for line in page.wrap(where, rest="  ")]
     return lines
 
 
@@ -53,12 +57,13 @@ def _headline(diagnosis: Diagnosis) -> str:
     errors, warnings = len(diagnosis.errors), len(diagnosis.warnings)
     numbers = ", ".join(count(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n)
     if silent(diagnosis.findings):
-        return f"this step will run and do something else than it says: {numbers}"
+        return f"this step will run and be wrong: {numbers}"
     if errors:
         return f"this step will fail: {numbers}"
     if warnings:
         return f"this step may go wrong: {numbers}"
-    return f"nothing stands in the way of a step: {_looked(diagnosis.looked, diagnosis.devices)}"
+    seen = "nothing that was looked at" if diagnosis.unseen else "nothing"
+    return f"{seen} stands in the way of a step: {_looked(diagnosis.looked, diagnosis.devices)}"
 
 
 def _looked(looked: Mapping[str, int], devices: Mapping[str, int]) -> str:

@@ -19,8 +19,11 @@ _DEPTH: Final = 24
 _BUDGET: Final = 2500
 """Tiles at most: more than a screen has room for, and drawn at once."""
 
-_CHILDREN: Final = 64
-"""The most tiles beside each other; of more, neighbours share one, but for those with more than their share."""
+_CHILDREN: Final = 160
+"""The most tiles beside each other."""
+
+_RUNS: Final = 64
+"""Where there would be more: so many tiles, each of neighbours; what is larger than such a tile stands alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +124,10 @@ def _inner(node: _Node) -> list[tuple[str, _Node]]:
     children += [_chained(label, child) for label, child in node.below.items()]
     if len(children) <= _CHILDREN:
         return children
-    large = {id(child) for _, child in children if child.nbytes * _CHILDREN > node.nbytes}
+    large = {id(child) for _, child in children if child.nbytes * _RUNS > node.nbytes}
     alone = [pair for pair in children if id(pair[1]) in large]
     rest = [pair for pair in children if id(pair[1]) not in large]
-    each = -(-len(rest) // max(_CHILDREN - len(alone), 2))
+    each = -(-len(rest) // max(_RUNS - len(alone), 2))
     return alone + [_run(node, rest[i : i + each]) for i in range(0, len(rest), each)]
 
 

@@ -71,6 +71,9 @@ _FRAME: Final = """<!doctype html>
 """
 
 
+_BAD: Final = ' class="bad"'
+
+
 def _facts(proof: Proof) -> Iterator[tuple[str, str]]:
     yield from proof.setting
     if proof.difference is not None and proof.difference.component != "the restore":
@@ -88,9 +91,8 @@ def _table(proof: Proof) -> Iterator[str]:
     rows = table_cells(proof)
     yield "<table><thead><tr>" + "".join(f"<th>{text_of(cell)}</th>" for cell in rows[0]) + "</tr></thead><tbody>"
     for row in rows[1:]:
-        bad = ' class="bad"' if any("iffers" in cell or "DIFFERS" in cell for cell in row[1:]) else ""
-        cells = "".join(f"<td>{text_of(cell)}</td>" for cell in row[1:])
-        yield f"<tr{bad}><th>{text_of(row[0])}</th>{cells}</tr>"
+        cells = "".join(f"<td{_BAD if 'differs' in cell.lower() else ''}>{text_of(cell)}</td>" for cell in row[1:])
+        yield f"<tr><th>{text_of(row[0])}</th>{cells}</tr>"
     yield "</tbody></table>"
 
 

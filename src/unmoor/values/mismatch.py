@@ -131,3 +131,19 @@ class Mismatch:
         plain = asdict(self)
         plain["met"] = [{**met, "shape": None if met["shape"] is None else list(met["shape"])} for met in plain["met"]]
         return {**plain, "lines": [asdict(line) for line in self.lines], "others": dict(self.others)}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Mismatch:
+        """A mismatch out of what `to_json` gave."""
+        met = tuple(
+            Met(
+                **{
+                    **one,
+                    "shape": None if one["shape"] is None else tuple(one["shape"]),
+                    "made": None if one["made"] is None else SourceLine(**one["made"]),
+                }
+            )
+            for one in row["met"]
+        )
+        lines = tuple(SourceLine(**line) for line in row["lines"])
+        return cls(**{**row, "met": met, "fix": Fix(**row["fix"]), "lines": lines})

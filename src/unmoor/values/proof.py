@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -105,11 +106,16 @@ class Proof:
             "cause": self.cause,
             "fix": self.fix,
             "table": [row.to_json() for row in self.table],
-            "losses": list(self.losses),
-            "resumed": list(self.resumed),
-            "largest": self.largest,
+            "losses": [_number(loss) for loss in self.losses],
+            "resumed": [_number(loss) for loss in self.resumed],
+            "largest": _number(self.largest),
             "tolerance": self.tolerance,
             "notes": [list(note) for note in self.notes],
             "seconds": self.seconds,
             "pictures": list(self.pictures),
         }
+
+
+def _number(value: float | None) -> float | str | None:
+    """A number that JSON has; NaN and the infinities, which it lacks, as text."""
+    return value if value is None or math.isfinite(value) else str(value)

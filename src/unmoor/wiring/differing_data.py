@@ -126,9 +126,9 @@ class _Measure:
         self._made: Comparison | None = None
         self._lock = threading.Lock()
 
-    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> None:
-        """Elements of both sides of a pair, which may differ."""
-        self._comparison().differ(pair, a, b, forms, order, first)
+    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> bool:
+        """Elements of both sides of a pair; whether any differs."""
+        return self._comparison().differ(pair, a, b, forms, order, first)
 
     def same(self, pair: int, a: memoryview, form: Form) -> None:
         """Elements that are equal on both sides, of a pair that differs elsewhere."""

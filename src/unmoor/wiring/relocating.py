@@ -248,7 +248,7 @@ def _file_findings(file: _File, made: Retagging, target: str | None) -> Iterator
 
 def _beside(path: str, whole: Catalog, files: Sequence[_File]) -> Iterator[Finding]:
     """What of a folder holds no tags, and so was left alone."""
-    if not os.path.isdir(path):
+    if not os.path.isdir(path) or not files:
         return
     names = {os.path.relpath(file.path, path) for file in files}
     others = [name for name in files_of(whole) if name and os.path.normpath(name) not in names]

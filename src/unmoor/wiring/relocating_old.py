@@ -41,7 +41,7 @@ def relocated_old(
 
     def check(hidden: str) -> None:
         found = describe_file(hidden)
-        why = first_difference(catalog.tree, found.tree, lambda storage: made.tags[storage.key])
+        why = first_difference(catalog.tree, found.tree, lambda storage: made.tag(storage.key, storage.device))
         if not why and [s.nbytes for s in _whole(catalog)] != [s.nbytes for s in _whole(found)]:
             why = "its storages have other sizes"
         if why:
@@ -71,7 +71,7 @@ def _stream(reader: Reader, catalog: Catalog, made: Retagging) -> Iterator[Piece
     old = read(reader, start, nbytes)
     where = f"{reader.path}: the object pickle"
     yield Span(0, start)
-    yield retagged(old, lambda key, tag: made.tags.get(key, tag), where=where, path=reader.path)
+    yield retagged(old, made.tag, where=where, path=reader.path)
     yield Span(start + nbytes, reader.size - start - nbytes)
 
 

@@ -30,7 +30,9 @@ from unmoor.values.text import count, format_bytes, listing
 __all__ = ["code_findings", "cut_off", "left_finding", "relocated_zip", "undone_zip", "whole_archive"]
 
 _PICKLE: Final = "data.pkl"
-_CONSTANTS: Final = "constants.pkl"
+_PICKLES: Final = {_PICKLE: "", "constants.pkl": "constants/", "traced_inputs.pkl": "traced_inputs/"}
+"""The pickles of an archive, and what the keys of their storages begin with in a catalog; the last is in none."""
+_INPUTS: Final = "traced_inputs/"
 _MOST: Final = 1 << 29
 
 
@@ -107,11 +109,15 @@ def _identity(facts: os.stat_result) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """What is written behind an archive of `entries` records: the addition, and its records by their names."""
+    """What is written behind an archive of `entries` records: the addition, and its records by their names.
+
+    `inputs` is the tree of a trace's example inputs as it was, which no catalog has.
+    """
 
     added: Addition
     records: Mapping[bytes, bytes]
     entries: int
+    inputs: Any
 
 
 def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
@@ -132,14 +138,16 @@ def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
     top = next(raw for raw in old if raw.endswith(_PICKLE.encode())).removesuffix(_PICKLE.encode())
     records[top + RECORD.encode()] = record_of(Superseded(archive.size, moves))
     raw, ends = read(reader, end.offset, end.size), read(reader, end.start, end.after - end.start)
-    return _New(addition(archive.size, raw, ends, records), records, end.entries)
+    inputs = next((record for record in old.values() if _is_pickle(record) and _before(record) == _INPUTS), None)
+    tree = None if inputs is None else _tree(record_bytes(reader, inputs, _MOST), inputs, catalog)
+    return _New(addition(archive.size, raw, ends, records), records, end.entries, tree)
 
 
 def _named(reader: Reader, end: End, catalog: Catalog) -> dict[bytes, Record]:
     """The records that a relocation has to do with, those of the top folder of the archive."""
     top = f"{catalog.facts['archive']}/" if catalog.facts["archive"] else ""
-    names = [top + name for name in (_PICKLE, MANIFEST, RECORD)]
-    names += [top + _CONSTANTS] if catalog.format == "torchscript" else []
+    names = [top + name for name in (MANIFEST, RECORD)]
+    names += [top + name for name in (_PICKLES if catalog.format == "torchscript" else (_PICKLE,))]
     return {raw: r for raw, r in records_named(reader, end, names).items() if r.name in names}
 
 
@@ -150,12 +158,12 @@ def _renewed(reader: Reader, record: Record, catalog: Catalog, made: Retagging) 
         return json.dumps(_manifest(json.loads(data), catalog, made), separators=(",", ":")).encode()
     before = _before(record)
     where = f"{reader.path}: {record.name}"
-    return retagged(data, lambda key, tag: made.tags.get(before + key, tag), where=where, path=reader.path)
+    return retagged(data, lambda key, tag: made.tag(before + key, tag), where=where, path=reader.path)
 
 
 def _before(record: Record) -> str:
     """What the keys in a pickle lack of those in a catalog."""
-    return "constants/" if record.name.endswith(_CONSTANTS) else ""
+    return _PICKLES[record.name.rpartition("/")[2]]
 
 
 def _manifest(manifest: dict[str, Any], catalog: Catalog, made: Retagging) -> dict[str, Any]:
@@ -183,22 +191,23 @@ def _check(reader: Reader, catalog: Catalog, made: Retagging, new: _New) -> None
     added = sum(raw.endswith(RECORD.encode()) for raw in new.records) if "relocated" not in catalog.facts else 0
     if end.after != new.added.end or end.entries != new.entries + added or data != new.records:
         raise _defect(reader.path, "its records are not those that were written")
-    before, after = catalog.tree, trees[""]
+    pairs = [(catalog.tree, trees[""])]
     if catalog.format == "torchscript":
-        after = {"data": trees[""], "constants": trees["constants/"]}
-    why = first_difference(before, after, lambda storage: made.tags[storage.key])
-    if why:
-        raise _defect(reader.path, why)
+        pairs = [(catalog.tree, {"data": trees[""], "constants": trees["constants/"]}), (new.inputs, trees.get(_INPUTS))]
+    whys = [first_difference(before, after, lambda s: made.tag(s.key, s.device)) for before, after in pairs]
+    if any(whys):
+        raise _defect(reader.path, "; ".join(filter(None, whys)))
 
 
 def _is_pickle(record: Record) -> bool:
-    return record.name.endswith((_PICKLE, _CONSTANTS))
+    return record.name.rpartition("/")[2] in _PICKLES
 
 
 def _tree(data: bytes, record: Record, catalog: Catalog) -> Any:
-    storages = {storage.key: storage for storage in catalog.storages}
+    before = _before(record)
+    known = None if before == _INPUTS else {storage.key: storage for storage in catalog.storages}
     with collector_paused():
-        return read_again(data, storages, before=_before(record), path=catalog.path, where=record.name)
+        return read_again(data, known, before=before, path=catalog.path, where=record.name)
 
 
 def _defect(path: str, why: str) -> SaveError:

@@ -1,0 +1,63 @@
+"""Values and sizes that a tensor without data would have to have: invented by one rule, so that a step can go on.
+
+A number is 1 and a truth value true, but for the answers of `isnan` and `isinf`, which are false; whole tensors of
+integers are 0, which is an index into anything. A mask selects everything, and all values are distinct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+__all__ = ["invented", "sized"]
+
+aten = torch.ops.aten
+
+Make = Callable[[tuple[int, ...], torch.Tensor, torch.dtype], torch.Tensor]
+"""Makes a fake tensor of a shape and dtype beside another."""
+
+
+def invented(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A real tensor on the CPU with the shape of a fake one."""
+    false = bool(getattr(tensor, "_unmoor_false", False))
+    dtype = dtype or tensor.dtype
+    whole = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+    value = 0 if false or (whole and tensor.dim() > 0) else 1
+    return torch.full(tuple(tensor.shape), value, dtype=dtype, device="cpu")
+
+
+def sized(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], make: Make) -> Any:
+    """The result of an operation whose size depends on values; NotImplemented where it does not."""
+    if func is aten.nonzero.default:
+        return make((args[0].numel(), args[0].dim()), args[0], torch.int64)
+    if func is aten.masked_select.default:
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        return make((prod(shape),), args[0], args[0].dtype)
+    if func is aten._unique2.default:
+        values = make((args[0].numel(),), args[0], args[0].dtype)
+        return values, make(tuple(args[0].shape), args[0], torch.int64), make((args[0].numel(),), args[0], torch.int64)
+    if func is aten.unique_dim.default:
+        rows = args[0].shape[args[1]]
+        counts = make((rows,), args[0], torch.int64)
+        return make(tuple(args[0].shape), args[0], args[0].dtype), counts, make((rows,), args[0], torch.int64)
+    return _indexed(func, args, kwargs, make)
+
+
+def _indexed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], make: Make) -> Any:
+    """`x[mask]`: the mask as the indices that it would stand for, were all of it true."""
+    indices = list(args[1])
+    masks = [one for one in indices if one is not None and one.dtype in (torch.bool, torch.uint8)]
+    if not masks:
+        return NotImplemented
+    spread: list[torch.Tensor | None] = []
+    for one in indices:
+        if one is None or one not in masks and one.dtype not in (torch.bool, torch.uint8):
+            spread.append(one)
+        elif hasattr(one, "fake_mode"):
+            spread += [make((one.numel(),), one, torch.int64) for _ in range(one.dim())]
+        else:
+            spread += list(one.nonzero(as_tuple=True))
+    return func(args[0], spread, *args[2:], **kwargs)

@@ -1,0 +1,1 @@
+"""Training steps on a device that is not here."""
