@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from .api_files import BUFFER_BYTES, THREADS, PathLike
 
 if TYPE_CHECKING:
-    from .values.difference import Difference
     from .values.catalog import Catalog
+    from .values.difference import Difference
     from .values.verification import Verification
 
 __all__ = ["diff", "page", "verify"]

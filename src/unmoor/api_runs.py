@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from .api_files import PathLike
 
 if TYPE_CHECKING:
-    from .wiring.context import DeviceContext
     from .values.diagnosis import Diagnosis
     from .values.explanation import Explanation
     from .values.preflight import Preflight
     from .values.proof import Proof
+    from .wiring.context import DeviceContext
 
 __all__ = ["device_context", "diagnose", "explain", "preflight", "prove", "to_device"]
 
@@ -177,13 +177,13 @@ def preflight(build: str | Callable[..., Any], device: Any = "cuda:0", *, timeou
     device: the device to pretend, of type cuda, xpu, mps, hpu or mtia.
     timeout: seconds, after which the process is ended.
 
-    The preflight is true where nothing was found that would fail. `mismatch` is the value that `DeviceMismatch` carries;
-    `parts` says how far the step came, `invented` at which lines a value had to be invented because code asked for it
-    (`.item()`, `x[mask]`), `memory` what the run holds on the device, in bytes, without activations. What torch has no
-    rule for without data ends the step; it is reported as such, not as an error of yours.
+    The preflight is true where nothing was found that would fail. `mismatch` is the value that `DeviceMismatch`
+    carries; `parts` says how far the step came, `invented` at which lines a value had to be invented because code asked
+    for it (`.item()`, `x[mask]`), `memory` what the run holds on the device, in bytes, without activations. What torch
+    has no rule for without data ends the step; it is reported as such, not as an error of yours.
 
-    Raises UsageError for a wrong call, a function that no fresh process can import, and a run that cannot be built, with
-    its traceback; MachineError for a process that dies or takes too long.
+    Raises UsageError for a wrong call, a function that no fresh process can import, and a run that cannot be built,
+    with its traceback; MachineError for a process that dies or takes too long.
 
     >>> print(unmoor.preflight("train:build", device="cuda:0"))  # doctest: +SKIP
     no mismatch of devices: one step of train:build ran as if on cuda:0

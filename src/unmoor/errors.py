@@ -129,7 +129,7 @@ class DeviceError(FitError):
 class DeviceMismatch(FitError, RuntimeError):
     """Tensors that meet in one operation live on different devices. A RuntimeError too, as PyTorch's own is.
 
-    `mismatch` is what met as a value (`place`, `met`, `home`, `lines`, `fix`); None where the error came out of a pickle.
+    `mismatch` is what met as a value (`place`, `met`, `home`, `lines`, `fix`); None in an error out of a pickle.
     """
 
     mismatch: Any = None

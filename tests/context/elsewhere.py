@@ -130,14 +130,24 @@ class Parallel(nn.DataParallel):
         self.module, self.src_device_obj, self.device_ids = module, torch.device(HOME), [1]
 
 
-@broken("Parallel wants its module on sim:1, and decoder.0.running_mean is on cpu", 'run.model.to("sim:1")', kind="model", cpu="decoder.0.running_mean")
+@broken(
+    "Parallel wants its module on sim:1, and decoder.0.running_mean is on cpu",
+    'run.model.to("sim:1")',
+    kind="model",
+    cpu="decoder.0.running_mean",
+)
 def data_parallel_with_a_buffer_left(run: Run):
     run.model = Parallel(run.model)
     run.model.module.decoder[0].running_mean = torch.zeros(8)
     run.model(run.batch["image"])  # fails
 
 
-@broken("encoder.0 (Linear) got its input on cpu", "self.batch = unmoor.to_device(self.batch, like=self.model)", kind="batch", cpu="self.batch['image']")
+@broken(
+    "encoder.0 (Linear) got its input on cpu",
+    "self.batch = unmoor.to_device(self.batch, like=self.model)",
+    kind="batch",
+    cpu="self.batch['image']",
+)
 def batch_of_a_trainer(run: Run):
     class Trainer:
         def __init__(self, model, batch):

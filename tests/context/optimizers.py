@@ -57,7 +57,12 @@ def adam_capturable_with_its_counter_left(run: Run):
     optimizer.step()  # fails
 
 
-@broken("optimizer (SGD) holds momentum_buffer of encoder.0.weight on cpu", TO_STATE, kind="state", cpu=_all("momentum_buffer"))
+@broken(
+    "optimizer (SGD) holds momentum_buffer of encoder.0.weight on cpu",
+    TO_STATE,
+    kind="state",
+    cpu=_all("momentum_buffer"),
+)
 def momentum(run: Run):
     optimizer = _left(run, torch.optim.SGD, "momentum_buffer", lr=0.1, momentum=0.9)
     optimizer.step()  # fails
@@ -72,7 +77,11 @@ def built_before_the_model_was_moved(run: Run):
     optimizer.step()  # fails
 
 
-@broken("optimizer (Adam) is capturable, and its parameter encoder.0.weight is on cpu", 'group["capturable"] = False', kind="capturable")
+@broken(
+    "optimizer (Adam) is capturable, and its parameter encoder.0.weight is on cpu",
+    'group["capturable"] = False',
+    kind="capturable",
+)
 def capturable_on_the_cpu(run: Run):
     model = run.model = Net()
     optimizer = torch.optim.Adam(model.parameters(), capturable=True)
@@ -98,7 +107,12 @@ def closure_of_lbfgs(run: Run):
     optimizer.step(closure)
 
 
-@broken("opts['gen'] (Adam) holds exp_avg of gen.encoder.0.weight on cpu", "opts['gen'].load_state_dict(", kind="state", cpu=tuple(f"exp_avg of gen.{name}" for name, _ in Net().named_parameters()))
+@broken(
+    "opts['gen'] (Adam) holds exp_avg of gen.encoder.0.weight on cpu",
+    "opts['gen'].load_state_dict(",
+    kind="state",
+    cpu=tuple(f"exp_avg of gen.{name}" for name, _ in Net().named_parameters()),
+)
 def one_of_several_optimizers(run: Run):
     gen = run.model
     _left(run, torch.optim.Adam, "exp_avg", foreach=False)

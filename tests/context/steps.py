@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +20,12 @@ def input_in_a_dict(run: Run):
     model(batch["image"])  # fails
 
 
-@broken("encoder.0 (Linear) got its input on cpu, its weight is on sim:1", "x = unmoor.to_device(x, like=model)", cpu="x")
+@broken(
+    "encoder.0 (Linear) got its input on cpu, its weight is on sim:1", "x = unmoor.to_device(x, like=model)", cpu="x"
+)
 def input_alone(run: Run):
     model, x = run.model, torch.ones(2, 4)[:1].cpu()
-    for x in [x]:
-        model(x)  # fails
+    model(x)  # fails
 
 
 @broken("encoder.0 (Linear)", TO_BATCH, kind="batch", cpu="batch[0]['views'][1]")
@@ -45,7 +46,9 @@ def input_of_a_dataclass(run: Run):
     model(batch.image)  # fails
 
 
-Pair = namedtuple("Pair", "image labels")
+class Pair(NamedTuple):
+    image: torch.Tensor
+    labels: torch.Tensor
 
 
 @broken("loss (CrossEntropyLoss) got its input on sim:1, its target on cpu", TO_BATCH, kind="batch", cpu="batch.labels")
@@ -54,7 +57,9 @@ def labels_of_a_named_tuple(run: Run):
     loss(model(batch.image), batch.labels)  # fails
 
 
-@broken("loss (CrossEntropyLoss) got its input on sim:1, its target on cpu", TO_BATCH, kind="batch", cpu="batch['labels']")
+@broken(
+    "loss (CrossEntropyLoss) got its input on sim:1, its target on cpu", TO_BATCH, kind="batch", cpu="batch['labels']"
+)
 def labels_left_behind(run: Run):
     model, loss, batch = run.model, run.loss, {**run.batch, "labels": run.batch["labels"].cpu()}
     out = model(batch["image"])
@@ -62,7 +67,10 @@ def labels_left_behind(run: Run):
 
 
 @broken(
-    "loss (CrossEntropyLoss) got its input on sim:1, its weight is on cpu", 'loss.to("sim:1")', kind="loss", cpu="loss.weight"
+    "loss (CrossEntropyLoss) got its input on sim:1, its weight is on cpu",
+    'loss.to("sim:1")',
+    kind="loss",
+    cpu="loss.weight",
 )
 def weight_of_the_loss(run: Run):
     loss = nn.CrossEntropyLoss(weight=torch.ones(3))
@@ -94,7 +102,12 @@ def buffer_left_behind(run: Run):
     model(run.batch["image"])
 
 
-@broken("head (Linear) got its input on sim:1, its weight is on cpu", 'model.to("sim:1")', kind="model", cpu=("head.weight", "head.bias"))
+@broken(
+    "head (Linear) got its input on sim:1, its weight is on cpu",
+    'model.to("sim:1")',
+    kind="model",
+    cpu=("head.weight", "head.bias"),
+)
 def module_added_after_the_move(run: Run):
     class Grown(Net):
         def forward(self, x):
@@ -106,7 +119,12 @@ def module_added_after_the_move(run: Run):
     model(run.batch["image"])
 
 
-@broken("encoder.0 (Linear) got its input on sim:1, its weight is on cpu", 'model.to("sim:1")', kind="model", cpu="encoder.0.weight")
+@broken(
+    "encoder.0 (Linear) got its input on sim:1, its weight is on cpu",
+    'model.to("sim:1")',
+    kind="model",
+    cpu="encoder.0.weight",
+)
 def model_never_moved(run: Run):
     model = run.model.cpu()
     model(run.batch["image"])
@@ -146,7 +164,9 @@ def attribute_that_is_no_buffer(run: Run):
     run.model(run.batch["image"])
 
 
-@broken("Tabled brings together tables['bias'][0] on cpu", "self.tables['bias'][0].to(h.device)", cpu="tables['bias'][0]")
+@broken(
+    "Tabled brings together tables['bias'][0] on cpu", "self.tables['bias'][0].to(h.device)", cpu="tables['bias'][0]"
+)
 def attribute_in_a_dict_of_lists(run: Run):
     class Tabled(Masked):
         def forward(self, x):
@@ -157,7 +177,12 @@ def attribute_in_a_dict_of_lists(run: Run):
     run.model(run.batch["image"])
 
 
-@broken("Noisy brings together noise on cpu and h on sim:1", "noise = torch.zeros(8, device=h.device)", kind="made", cpu="noise")
+@broken(
+    "Noisy brings together noise on cpu and h on sim:1",
+    "noise = torch.zeros(8, device=h.device)",
+    kind="made",
+    cpu="noise",
+)
 def tensor_made_in_forward(run: Run):
     class Noisy(Net):
         def forward(self, x):

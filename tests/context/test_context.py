@@ -118,7 +118,7 @@ def test_other_errors_pass_through_untouched(sim, step):
             kept.append((error, error.__cause__, error.__context__))
             raise
 
-    with pytest.raises(BaseException) as caught, unmoor.device_context(run.model, run.optimizer):  # noqa: PT011, PT012
+    with pytest.raises(BaseException) as caught, unmoor.device_context(run.model, run.optimizer):  # noqa: PT011
         inside()
     assert (caught.value, caught.value.__cause__, caught.value.__context__) == kept[0]
 
@@ -140,9 +140,9 @@ def test_the_original_error_is_the_cause(sim):
 def test_without_model_and_optimizer_it_names_what_it_can(sim):
     """Both may be None: classes, variables and lines are known all the same."""
     run = Run()
-    with pytest.raises(unmoor.DeviceMismatch, match=r"run.model.encoder.0 \(Linear\) got its input on cpu|Linear"):
-        with unmoor.device_context(None, None):
-            _broken(run)
+    told = pytest.raises(unmoor.DeviceMismatch, match=r"Linear\)? got its input on cpu")
+    with told, unmoor.device_context(None, None):
+        _broken(run)
 
 
 def test_a_step_without_error_gives_what_it_gives(sim):
@@ -228,11 +228,11 @@ def test_threads_share_one_context(sim):
 def test_code_without_source_is_read_by_its_variables(sim):
     """A step that was made by exec has no source: nothing is guessed, and what PyTorch's frames say is told."""
     run, scope = Run(), {}
-    exec("def step(model, x):\n    return model(x)\n", scope)  # noqa: S102
+    exec("def step(model, x):\n    return model(x)\n", scope)
     with pytest.raises(unmoor.DeviceMismatch) as caught, unmoor.device_context(run.model, None):
         scope["step"](run.model, run.batch["image"].cpu())
     assert caught.value.headline == "encoder.0 (Linear) got its input on cpu, its weight is on sim:1"
-    exec("def add(a, b):\n    return a + b\n", scope)  # noqa: S102
+    exec("def add(a, b):\n    return a + b\n", scope)
     with pytest.raises(RuntimeError) as passed, unmoor.device_context(run.model, None):
         scope["add"](run.batch["image"], run.batch["image"].cpu())
     assert type(passed.value) is RuntimeError

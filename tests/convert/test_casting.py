@@ -103,9 +103,10 @@ def test_what_no_number_holds_is_a_finding(tmp_path):
     assert torch.equal(loaded(tmp_path / "b.pt")["model"]["a.w"].isnan(), values.isnan())
 
 
-def test_widening_loses_nothing(saved):
+@pytest.mark.parametrize("narrow", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_widening_loses_nothing(saved, narrow):
     """Back to the wider dtype every value is the same, and the receipt says so."""
-    unmoor.convert(saved / "a.pt", saved / "b.pt", dtype="bfloat16")
+    unmoor.convert(saved / "a.pt", saved / "b.pt", dtype=narrow)
     receipt = unmoor.convert(saved / "b.pt", saved / "c.pt", dtype="float32")
     assert [cast.changed for cast in receipt.cast] == [0, 0]
     assert "every value the same" in str(receipt)
@@ -156,3 +157,16 @@ def test_tensors_in_parts_are_cast_too(tmp_path, monkeypatch):
         for found in (loaded(tmp_path / "b.pt"), safetensors.torch.load_file(tmp_path / "b.safetensors")):
             for name, tensor in (("a.w", big), ("b.w", big[::2, ::3]), ("c.w", -big[:5])):
                 assert torch.equal(found[name].resolve_neg(), tensor.bfloat16()), (source, name)
+
+
+def test_a_failure_leaves_the_older_target_as_it_was(saved):
+    """A target that is there is replaced by what is complete, and by nothing else."""
+    unmoor.convert(saved / "a.pt", saved / "b.pt", only="model")
+    before = (saved / "b.pt").read_bytes()
+    data = bytearray((saved / "a.pt").read_bytes())
+    data[unmoor.describe(saved / "a.pt").tensors[0].span.offset + 5] ^= 1
+    (saved / "a.pt").write_bytes(data)
+    with pytest.raises(unmoor.CorruptFile):
+        unmoor.convert(saved / "a.pt", saved / "b.pt", dtype="float16")
+    assert (saved / "b.pt").read_bytes() == before
+    assert sorted(path.name for path in saved.iterdir()) == ["a.pt", "b.pt"]

@@ -107,7 +107,7 @@ def test_layouts_make_no_difference(one, other, shape, small):
 @pytest.mark.parametrize("one", LAYOUTS)
 @pytest.mark.parametrize("other", LAYOUTS)
 def test_numbers_are_those_that_torch_computes_of_the_whole(one, other, small):
-    """max abs, relative, cosine, first index and number of a tensor of many pieces, held against one computation."""
+    """Max abs, relative, cosine, first index and number of a tensor of many pieces, held against one computation."""
     generator = torch.Generator().manual_seed(1)
     a = torch.randn(13, 17, generator=generator)
     b = torch.where(torch.rand(13, 17, generator=generator) < 0.3, a + torch.randn(13, 17, generator=generator), a)

@@ -301,7 +301,7 @@ def _models() -> dict[str, tuple[Any, str]]:
     counted.num_batches_tracked = torch.tensor(0)
     parallel = nn.DataParallel(nn.Linear(2, 2).to("sim:2"), device_ids=[2, 3])
     hooked = nn.Sequential(nn.Linear(2, 2).to("sim:0"), nn.Linear(2, 2).to("sim:1"))
-    hooked[0]._hf_hook = type("Hook", (), {"execution_device": "sim:0"})()
+    hooked._hf_hook = type("Hook", (), {"execution_device": "sim:0"})()
     return {
         "a module": (plain, HOME),
         "a compiled one": (torch.compile(plain, backend="eager"), HOME),
@@ -388,3 +388,11 @@ def test_a_copy_of_a_batch_is_moved_alike() -> None:
     batch = {"x": t(), "s": Sample(t(), [t()])}
     one, other = (unmoor.to_device(b, device=HOME) for b in (batch, copy.deepcopy(batch)))
     assert torch.equal(one["s"].labels[0], other["s"].labels[0])
+
+
+def test_a_device_map_of_accelerate_tells_where_inputs_go() -> None:
+    """Without a hook on the model itself, the first of its parts that has one says where its inputs belong."""
+    model = nn.Sequential(nn.Linear(2, 2).to("sim:2"), nn.Linear(2, 2).to("sim:0"))
+    model.hf_device_map = {"0": "sim:2", "1": "sim:0"}
+    model[0]._hf_hook = type("Hook", (), {"execution_device": torch.device("sim:2")})()
+    assert unmoor.to_device(t(), like=model).device == torch.device("sim:2")

@@ -253,7 +253,7 @@ def test_a_folder_of_deepspeed(tmp_path: Path) -> None:
 
 
 def test_formats_without_tags_need_nothing(tmp_path: Path) -> None:
-    """safetensors and folders of torch.distributed.checkpoint keep no device: that is said, and nothing is written."""
+    """Safetensors and folders of torch.distributed.checkpoint keep no device: that is said, and nothing is written."""
     model = nn.Linear(2, 2)
     save_file(model.state_dict(), tmp_path / "a.safetensors")
     with warnings.catch_warnings():

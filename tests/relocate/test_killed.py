@@ -19,9 +19,9 @@ import pytest
 import torch
 
 import unmoor
+from unmoor.describe.file import describe_file
 from unmoor.describe.torch_zip import describe_zip
 from unmoor.describe.zip_ends import read_end
-from unmoor.describe.file import describe_file
 from unmoor.errors import SaveError, UnsupportedFile
 from unmoor.execute import superseding
 from unmoor.execute.superseding import Addition, append
@@ -164,7 +164,7 @@ def test_the_old_file_comes_back(tmp_path: Path, options: dict[str, Any]) -> Non
 
 
 def test_the_catalog_tells_of_an_interrupted_one(tmp_path: Path, large: Scene) -> None:
-    """inspect says that the checkpoint is whole, and what takes the rest away."""
+    """Inspect says that the checkpoint is whole, and what takes the rest away."""
     path = tmp_path / "cut.pt"
     path.write_bytes(after(large.old, large.recorder.steps[:-1]))
     (told,) = [finding for finding in unmoor.describe(path).findings if finding.code == "interrupted-relocation"]
@@ -173,7 +173,7 @@ def test_the_catalog_tells_of_an_interrupted_one(tmp_path: Path, large: Scene) -
 
 
 def test_what_other_programs_make_of_an_interrupted_one(tmp_path: Path, small: Scene) -> None:
-    """unzip tests it as before; Python's zipfile, which wants the directory right before the end, refuses it till undo."""
+    """Unzip tests it as before; Python's zipfile, which wants the directory right before the end, refuses it till undo."""
     path = tmp_path / "cut.pt"
     path.write_bytes(after(small.old, small.recorder.steps[:-1]))
     done = subprocess.run(["unzip", "-tq", path], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ from tests.cases.files import trained
 from tests.describe.makers import repacked, save
 from unmoor.errors import FileError, NotACheckpoint, UsageError
 
-from .checkpoints import FORMS, deepspeed, dcp, flipped, index, own, place_of, safetensors, several, tensors, torch_zip
+from .checkpoints import FORMS, dcp, deepspeed, flipped, index, own, place_of, safetensors, several, tensors, torch_zip
 
 SUMMED = {"torch_zip", "own", "dcp", "deepspeed"}
 
@@ -182,7 +182,7 @@ def test_compressed_records_are_inflated_and_summed(tmp_path):
 
 
 def test_records_without_a_checksum_stand_unverified(tmp_path):
-    """torch can be told to write none: the structure is checked, the bytes are counted."""
+    """Torch can be told to write none: the structure is checked, the bytes are counted."""
     from tests.golden.make_golden import HERE
 
     made = unmoor.verify(HERE / "no_crc-torch2.13.0.pt")

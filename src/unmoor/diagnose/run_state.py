@@ -144,7 +144,7 @@ def _judge_counter(
         return "error", "steps of many tensors at once take it on the CPU or beside the parameter", False
     return (
         "warning",
-        f"without capturable or fused it belongs on the CPU; every step waits for {kind_of(device)}",
+        "without capturable or fused it belongs on the CPU, and every step waits for its device",
         False,
     )
 

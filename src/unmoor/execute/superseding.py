@@ -72,11 +72,11 @@ def addition(
     `raw` is its directory, `ends` are its bytes from the end records on.
     """
     entries = dict(_entries(raw))
+    first = next(iter(entries.values()), None)
     members = place(((name, len(data)) for name, data in records.items()), size, zip64_from=zip64_from)
     made = bytearray()
     for member, (name, data) in zip(members, records.items(), strict=True):
-        old = entries.get(name)
-        new = _as_named(member, old)
+        new = _as_named(member, entries.get(name, first))
         crc = zlib.crc32(data)
         made += local_header(new, crc) + data + descriptor(new, crc)
         entries[name] = central(new, crc)
@@ -103,7 +103,7 @@ def _entries(raw: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _as_named(member: Member, old: bytes | None) -> Member:
-    """A member whose name is read as the record's that it supersedes: the flags tell its encoding."""
+    """A member whose name is read as that of an old record: the flags tell its encoding."""
     utf8 = old is None or member.name.isascii() or bool(_FLAGS.unpack_from(old)[0] & _UTF8)
     return Member(member.name, member.nbytes, member.header, member.data, member.end, member.long, member.far, utf8)
 

@@ -36,9 +36,7 @@ _OTHER: Final = tuple(
 """RuntimeErrors that are never of two devices: memory, a fault of one device, an operator that is missing."""
 
 
-def read_mismatch(
-    error: BaseException, traceback: TracebackType | None, model: Any, optimizer: Any
-) -> Mismatch | None:
+def read_mismatch(error: BaseException, traceback: TracebackType | None, model: Any, optimizer: Any) -> Mismatch | None:
     """What was apart when `error` was raised; None where the devices had no part in it."""
     if not isinstance(error, RuntimeError | AssertionError) or isinstance(error, _OTHER):
         return None
@@ -55,21 +53,19 @@ def refuse_strangers(model: Any, optimizer: Any) -> None:
         ("model", model, each_module(model), "a torch.nn.Module"),
         ("optimizer", optimizer, each_optimizer(optimizer), "a torch.optim.Optimizer"),
     ):
-        if value is not None and not (value in ({}, [], ()) if isinstance(value, dict | list | tuple) else False):
-            if next(iter(found), None) is None:
-                shown = value.__name__ if isinstance(value, type) else type(value).__name__
-                raise UsageError(
-                    f"device_context was given {shown} as its {role}",
-                    remedy=f"Pass {kind}, a dict or list of them, or None.",
-                )
+        nothing = value is None or (isinstance(value, dict | list | tuple) and not value)
+        if not nothing and next(iter(found), None) is None:
+            shown = value.__name__ if isinstance(value, type) else type(value).__name__
+            raise UsageError(
+                f"device_context was given {shown} as its {role}",
+                remedy=f"Pass {kind}, a dict or list of them, or None.",
+            )
 
 
 class _Reading:
     """One error being read. `seen` are the frames that are not plumbing; `last` is the innermost of them."""
 
-    def __init__(
-        self, error: BaseException, steps: list[Step], seen: list[Step], model: Any, optimizer: Any
-    ) -> None:
+    def __init__(self, error: BaseException, steps: list[Step], seen: list[Step], model: Any, optimizer: Any) -> None:
         self.error, self.steps, self.seen, self.model = error, steps, seen, model
         self.users, self.last = user_steps(seen), seen[-1]
         self.source = Source(self.last)
@@ -199,7 +195,8 @@ class _Reading:
         module = self.module.value("self") if self.module is not None else None
         if module is not None and not self.names.is_of_model(module):
             self.names.add_other(module)
-        mets, culprits = [], []
+        mets: list[Met] = []
+        culprits: list[Culprit] = []
         for operand in found:
             met, culprit = self._of_operand(operand)
             if all((met.name, met.device) != (one.name, one.device) for one in mets):

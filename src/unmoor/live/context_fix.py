@@ -74,7 +74,9 @@ class Culprit:
 
     def __init__(self, met: Met, known: Known | None, making: Making | None, owner: Any = None) -> None:
         self.met, self.known, self.making, self.owner = met, known, making, owner
-        held = look(ast.parse(known.root, mode="eval").body, known.step) if known and known.step and known.root else None
+        held = (
+            look(ast.parse(known.root, mode="eval").body, known.step) if known and known.step and known.root else None
+        )
         self.is_loss = type(held).__module__ == "torch.nn.modules.loss"
 
 
@@ -104,7 +106,7 @@ def fix_for(culprits: list[Culprit], names: Names, model: Any, home: str, anchor
         return Fix("state", f"{optimizer}.load_state_dict({optimizer}.state_dict())")
     if kind == "result" and len({parameter.device for parameter in names.parameters.values()}) > 1:
         return Fix("split", f'{_called(model, names, "model")}.to("{home}")')
-    return _moved(met, known, names, model, home, anchor)
+    return _moved(met, known, model, home, anchor)
 
 
 def _registered(met: Met, anchor: str, home: str) -> Fix:
@@ -115,7 +117,7 @@ def _registered(met: Met, anchor: str, home: str) -> Fix:
     return Fix("tensor", f"self.{name}.to({f'{anchor}.device' if anchor else repr(home)})")
 
 
-def _moved(met: Met, known: Known | None, names: Names, model: Any, home: str, anchor: str) -> Fix:
+def _moved(met: Met, known: Known | None, model: Any, home: str, anchor: str) -> Fix:
     """The cure for a tensor that was handed in: it is moved, with all of its batch."""
     if known is None or known.step is None:
         return Fix("tensor", f"{met.name}.to({anchor + '.device' if anchor else repr(home)})")

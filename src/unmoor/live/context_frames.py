@@ -1,7 +1,7 @@
 """The frames of a traceback, and the expression in each that was running: what an error leaves behind to be read.
 
-A frame is the user's, PyTorch's (modules, functionals, optimizers: code that has names of its own for what it is given),
-or plumbing, which is passed over: dispatch, autograd, wrappers, the standard library, this package.
+A frame is the user's, PyTorch's (modules, functionals, optimizers: code with names of its own for what it is given), or
+plumbing, which is passed over: dispatch, autograd, wrappers, the standard library, this package.
 """
 
 from __future__ import annotations
@@ -154,8 +154,9 @@ class Source:
     def _at_position(self) -> ast.AST | None:
         """By the position that the byte code keeps of its source (Python 3.11 on)."""
         positions = getattr(self.step.frame.f_code, "co_positions", None)
-        known = positions is not None and self.step.lasti >= 0
-        spot = next(islice(positions(), self.step.lasti // 2, None), None) if known else None
+        if positions is None or self.step.lasti < 0:
+            return None
+        spot = next(islice(positions(), self.step.lasti // 2, None), None)
         if spot is None or None in spot:
             return None
         found = [node for node in ast.walk(self.tree or ast.Module([], [])) if _position(node) == spot]

@@ -88,12 +88,17 @@ def _attribute(value: Any, name: str) -> Any:
         if name in _SAME:
             return value
         return value.grad if name == "grad" and value.is_leaf else MISSING
-    if isinstance(value, nn.Module):
-        for table in (value.__dict__, value._parameters, value._buffers, value._modules):
-            if name in table:
-                return table[name]
     if isinstance(value, ModuleType):
         return getattr(value, name, MISSING)
+    tables = (value._parameters, value._buffers, value._modules) if isinstance(value, nn.Module) else ()
+    for table in tables:
+        if name in table:
+            return table[name]
+    return _stored_attribute(value, name)
+
+
+def _stored_attribute(value: Any, name: str) -> Any:
+    """An attribute that an object keeps, or a method; never what a property would have to compute."""
     own = getattr(value, "__dict__", {})
     if isinstance(own, Mapping) and name in own:
         return own[name]
@@ -132,30 +137,35 @@ def operands(source: Source) -> list[Operand]:
 
 
 def _collect(node: ast.AST, step: Step, *, direct: bool, outermost: bool = False) -> Iterator[Operand]:
-    if isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(node, ast.Attribute):
-        node = node.value
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield from _collect(node.value, step, direct=direct)
+        return
     value = look(node, step) if isinstance(node, ast.expr) else MISSING
     if value is not MISSING:
         for path, leaf in items_of(value, most=_MOST):
             if not isinstance(leaf, torch.optim.Optimizer):
                 yield Operand(ast.unparse(node) + path, leaf, direct, node)
     elif isinstance(node, ast.Call):
-        made = _made_on(node, step)
-        if made and not outermost:
-            yield Operand(ast.unparse(node), None, direct, node, made)
-            return
-        receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        inner = [*receiver, *node.args, *(keyword.value for keyword in node.keywords)]
-        callee = look(node.func, step)
-        if isinstance(callee, nn.Module):
-            yield Operand(ast.unparse(node.func), callee, direct, node.func)
-        passes = outermost or _keeps_device(node, receiver, step)
-        for part in inner:
-            yield from _collect(part, step, direct=direct and passes)
+        yield from _of_call(node, step, direct=direct, outermost=outermost)
     else:
         for part in ast.iter_child_nodes(node):
             if isinstance(part, ast.expr | ast.keyword | ast.comprehension):
                 yield from _collect(part, step, direct=direct and not isinstance(part, ast.comprehension))
+
+
+def _of_call(node: ast.Call, step: Step, *, direct: bool, outermost: bool) -> Iterator[Operand]:
+    """What a call was given; what it gives instead, where that is known of it and it is a part of something larger."""
+    made = _made_on(node, step)
+    if made and not outermost:
+        yield Operand(ast.unparse(node), None, direct, node, made)
+        return
+    receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    callee = look(node.func, step)
+    if isinstance(callee, nn.Module):
+        yield Operand(ast.unparse(node.func), callee, direct, node.func)
+    passes = outermost or _keeps_device(node, receiver, step)
+    for part in (*receiver, *node.args, *(keyword.value for keyword in node.keywords)):
+        yield from _collect(part, step, direct=direct and passes)
 
 
 def _keeps_device(node: ast.Call, receiver: list[ast.expr], step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""What an optimizer holds beside each parameter, held against where the parameter is: the facts behind a failed step."""
+"""What an optimizer holds beside each parameter, and where the parameter is: the facts behind a failed step."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ _UNARY: Final[dict[type, Callable[[Any], Any]]] = {
     ast.Invert: operator.invert,
 }
 _LEAVE: Final = frozenset(
-    "item tolist numpy backward register_hook requires_grad_ data_ptr untyped_storage storage apply_ map_ share_memory_ "
-    "pin_memory record_stream set_ __dlpack__ retain_grad".split()
+    "item tolist numpy backward register_hook requires_grad_ data_ptr untyped_storage storage apply_ map_ "
+    "share_memory_ pin_memory record_stream set_ __dlpack__ retain_grad".split()
 )
 """Methods of a tensor that do more than compute, or need data."""
 

@@ -56,7 +56,7 @@ def _user_line() -> SourceLine:
     return SourceLine("", 0, "")
 
 
-class _Mode(FakeTensorMode):
+class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Torch's own mode, which must not look for a driver either.
 
     `last` is the device that was worked on last. Torch itself, where it makes a tensor beside another, asks that one's
@@ -96,10 +96,8 @@ class Faked:
 
     def put(self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A fake tensor of the same shape on `device`."""
-        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
-            twin = torch.empty_strided(
-                tuple(tensor.shape), tensor.stride(), dtype=dtype or tensor.dtype, device="meta"
-            )
+        with torch._C._DisableTorchDispatch():
+            twin = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
         return FakeTensor(self.mode, twin, device)
 
     def bring(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -113,11 +111,11 @@ def is_fake(value: Any) -> bool:
     return isinstance(value, FakeTensor)
 
 
-class _World(TorchDispatchMode):
+class _World(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sends each operation where it belongs: those that touch the device to the fakes, all others to the CPU."""
 
     def __init__(self, faked: Faked) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._faked = faked
 
     def __torch_dispatch__(
@@ -131,6 +129,7 @@ class _World(TorchDispatchMode):
         there = there or (_is_meta(asked) and not _wants_meta())
         if not (fakes or there):
             return func(*args, **kwargs)
+        _hold_together(func, args, leaves)
         own = _OWN.get(func)
         if own is not None:
             result = own(self._faked, func, args, kwargs)
@@ -141,6 +140,36 @@ class _World(TorchDispatchMode):
         if isinstance(result, FakeTensor) and result.fake_device.type == self._faked.device.type:
             self._faked.mode.last = result.fake_device
         return _marked(func, args, result)
+
+
+_UNHELD: Final = frozenset(
+    {
+        aten.convolution.default,
+        aten.convolution_backward.default,
+        aten._embedding_bag.default,
+        aten.embedding.default,
+        aten.masked_select.default,
+        aten.bincount.default,
+    }
+)
+"""Operations whose tensors torch's mode does not hold against each other, and a real device does."""
+
+
+def _hold_together(func: Any, args: Sequence[Any], leaves: Sequence[Any]) -> None:
+    if func in _UNHELD:
+        _agree(leaves)
+    elif func._schema.name.startswith("aten::_foreach_"):
+        for row in zip(*(arg for arg in args if isinstance(arg, list | tuple) and arg), strict=False):
+            _agree(row)
+
+
+def _agree(values: Sequence[Any]) -> None:
+    devices = dict.fromkeys(one.device for one in values if isinstance(one, torch.Tensor) and one.dim())
+    if len(devices) > 1:
+        first, second = list(devices)[:2]
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}!"
+        )
 
 
 def _copy_over(faked: Faked, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -175,7 +204,7 @@ def _selected(faked: Faked, func: Any, args: Sequence[Any], kwargs: dict[str, An
 
 
 def _of_shape(faked: Faked, shape: tuple[int, ...], like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch():
         twin = torch.empty(shape, dtype=dtype, device="meta")
     return FakeTensor(faked.mode, twin, like.device)
 
@@ -193,7 +222,7 @@ _OWN: Final[dict[Any, Callable[[Faked, Any, Sequence[Any], dict[str, Any]], Any]
 
 
 def _marked(func: Any, args: Sequence[Any], result: Any) -> Any:
-    """Keep which tensors of truth values are false in a sound run: those of `isnan` and `isinf`, and what is of them."""
+    """Keep which truth values are false in a sound run: those of `isnan` and `isinf`, and what is made of them."""
     if not (isinstance(result, FakeTensor) and result.dtype is torch.bool):
         return result
     given = [arg for arg in args if isinstance(arg, FakeTensor)]
@@ -206,7 +235,7 @@ def _marked(func: Any, args: Sequence[Any], result: Any) -> Any:
         false = not getattr(given[0], "_unmoor_false", False)
     elif func not in (aten.ne.Tensor, aten.eq.Scalar) and given:
         false = false or all(getattr(one, "_unmoor_false", False) for one in given)
-    result._unmoor_false = false  # type: ignore[attr-defined]
+    setattr(result, "_unmoor_false", false)  # noqa: B010
     return result
 
 
@@ -225,7 +254,8 @@ def pretend(device: torch.device) -> Iterator[Faked]:
     faked = Faked(device, _Mode(allow_non_fake_inputs=True))
     faked.mode.last = device
     change_torch(faked)
-    torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
-    fake_tensor.init_gpu_context = lambda device: None  # noqa: ARG005
+    torch._C._set_only_lift_cpu_tensors(True)
+    machinery: Any = fake_tensor
+    machinery.init_gpu_context = lambda _: None
     with _World(faked):
         yield faked

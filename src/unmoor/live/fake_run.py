@@ -1,4 +1,4 @@
-"""One training step of a run on a device in pretence: which parts were reached, what ended it, what it would hold there.
+"""One training step of a run on a device in pretence: which parts were reached, what ended it, what it holds there.
 
 Only for a process of its own (see `fake`).
 """
@@ -41,6 +41,10 @@ _CANNOT: Final = tuple(
     if hasattr(fake_tensor, name)
 ) + (NotImplementedError,)
 """What torch raises where it has no rule for an operation without data."""
+
+
+_MACHINERY: Final = ("torch._library", "torch._subclasses", "torch._ops", "torch.library")
+"""Torch's own machinery of fake tensors: what it raises itself is of a rule that it lacks."""
 
 
 @dataclass(slots=True)
@@ -137,8 +141,11 @@ def _mismatch(error: Exception, built: Built) -> Mismatch | None:
 
 
 def _stop(error: Exception, *, invented: bool) -> Stop:
-    why = "operator" if isinstance(error, _CANNOT) else "invented" if invented else "fails"
-    users = user_steps(steps_of(error.__traceback__))
+    steps = steps_of(error.__traceback__)
+    cannot = isinstance(error, _CANNOT) or steps[-1].module.startswith(_MACHINERY)
+    why = "operator" if cannot else "invented" if invented else "fails"
+    users = user_steps(steps)
+    users = [step for step in users if not step.module.startswith("unmoor.")] or users
     lines = dict.fromkeys(source_line(step) for step in (*users[:1], *users[-1:]))
     message = " ".join(str(error).split()) or str(getattr(error, "func", ""))
     trace = "".join(traceback.format_exception(error))

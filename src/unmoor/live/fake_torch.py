@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from unmoor.errors import UsageError
 
 from .fake_device import TYPES
-from .moving import move as _move
+from .fake_tensors import change_load, change_makers, change_tensors, move
 
 if TYPE_CHECKING:
     from .fake import Faked
@@ -29,23 +28,19 @@ _STATE: Final = 16
 """Bytes of a generator's state, as those of CUDA have."""
 
 
-def move(value: Any, *, device: Any) -> Any:
-    """A batch on a device."""
-    return _move(value, device=device, like=None, non_blocking=False, keep=())
-
-
 def change_torch(faked: Faked) -> None:
     """Let torch answer as if the device were here."""
     kind, index = faked.device.type, faked.device.index or 0
     _change_device_module(kind, index)
     _change_accelerator(faked.device)
-    _change_tensors(faked)
+    change_tensors(faked)
+    change_makers(faked)
+    change_load(faked)
     _change_wrappers(faked)
     _change_scaler()
     torch.__future__.set_swap_module_params_on_conversion(True)
-    torch.utils.swap_tensors = _swap
-    torch.compile = _not_compiled  # type: ignore[assignment]
-    nn.Module.compile = lambda self, *_, **__: None  # type: ignore[method-assign]
+    changed: Any = torch
+    changed.compile, changed.nn.Module.compile = _not_compiled, lambda *_, **__: None
 
 
 def _not_compiled(model: Any = None, **_: Any) -> Any:
@@ -70,7 +65,7 @@ class _Stream:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_stream = 0
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,7 +127,7 @@ def _change_device_module(kind: str, index: int) -> None:
     if kind == "mps" and backend is not None:
         backend.is_available = backend.is_built = lambda: True
     if kind == "cuda":
-        torch.cuda.nvtx = _Stream()  # type: ignore[assignment]
+        setattr(torch.cuda, "nvtx", _Stream())  # noqa: B010
 
 
 _NOTHING: Final = (
@@ -168,136 +163,6 @@ def _change_accelerator(device: torch.device) -> None:
     for name, answer in answers.items():
         if hasattr(module, name):
             setattr(module, name, answer)
-
-
-def _change_tensors(faked: Faked) -> None:
-    kind, index = faked.device.type, faked.device.index
-    kept_to, kept_subclass = torch.Tensor.to, torch.Tensor._make_subclass
-
-    def indexed(value: Any) -> Any:
-        """A device of the kind with its index: without one, torch would ask a driver for the current one."""
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, int):
-            return torch.device(kind, value)
-        if isinstance(value, str) and value.partition(":")[0] == kind:
-            value = torch.device(value)
-        if isinstance(value, torch.device) and value.type == kind and value.index is None:
-            return torch.device(kind, index)
-        return value
-
-    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if args and isinstance(args[0], torch.Tensor):
-            args = (args[0].device, args[0].dtype, *args[1:])
-        if isinstance(kwargs.get("other"), torch.Tensor):
-            other = kwargs.pop("other")
-            args = (other.device, other.dtype, *args)
-        if args and not isinstance(args[0], torch.dtype):
-            args = (indexed(args[0]), *args[1:])
-        if "device" in kwargs:
-            kwargs["device"] = indexed(kwargs["device"])
-        return kept_to(self, *args, **kwargs)
-
-    def onto(self: torch.Tensor, device: Any = None, *_: Any, **__: Any) -> torch.Tensor:
-        return to(self, indexed(faked.device if device is None else device))
-
-    def subclass(cls: Any, elem: torch.Tensor, requires_grad: bool = False, **options: Any) -> Any:  # noqa: FBT001, FBT002
-        if issubclass(cls, FakeTensor):
-            options["dispatch_device"] = False
-        return kept_subclass(cls, elem, requires_grad, **options)
-
-    changed: Any = torch.Tensor
-    changed.to, changed._make_subclass = to, staticmethod(subclass)
-    setattr(changed, kind, onto)
-    changed.pin_memory = lambda self, *_: self
-    changed.record_stream = lambda self, *_: None  # noqa: ARG005
-    fakes: Any = FakeTensor
-    setattr(fakes, f"is_{kind}", property(lambda self: self.fake_device.type == kind))
-    fakes.is_cpu = property(lambda self: self.fake_device.type == "cpu")
-    fakes.is_meta = property(lambda self: self.fake_mode.in_kernel_invocation)
-    fakes.get_device = lambda self: -1 if self.fake_device.index is None else self.fake_device.index
-    fakes.numpy = _refuse_numpy
-    fakes.__array__ = _refuse_numpy
-    fakes.__format__ = lambda self, spec: format(self.item() if self.dim() == 0 else str(self), spec)
-    fakes.tolist = lambda self: self.cpu().tolist()
-    torch.Generator = _generator()  # type: ignore[misc]
-    _change_makers(indexed)
-    _change_groups_of_tensors()
-    _change_load(faked, indexed)
-
-
-def _change_makers(indexed: Callable[[Any], Any]) -> None:
-    """Those that torch makes on the CPU and then moves: without an index they would ask a driver."""
-    torch.utils._device._device_constructors()  # knows the functions by identity, and keeps what it has seen first
-    for name in ("tensor", "as_tensor", "asarray"):
-        kept = getattr(torch, name)
-
-        def make(*args: Any, kept: Any = kept, **kwargs: Any) -> torch.Tensor:
-            if kwargs.get("device") is not None:
-                kwargs["device"] = indexed(kwargs["device"])
-            made: torch.Tensor = kept(*args, **kwargs)
-            return made
-
-        setattr(torch, name, make)
-    context: Any = torch.utils._device.DeviceContext
-    begin = context.__init__
-
-    def begun(self: Any, device: Any) -> None:
-        begin(self, indexed(device))
-
-    context.__init__ = begun
-
-
-def _refuse_numpy(self: Any, *_: Any, **__: Any) -> Any:
-    raise TypeError(
-        f"can't convert {self.fake_device} device type tensor to numpy. "
-        "Use Tensor.cpu() to copy the tensor to host memory first."
-    )
-
-
-def _generator() -> Any:
-    real = torch.Generator
-
-    class Kind(type):
-        def __instancecheck__(cls, value: Any) -> bool:
-            return isinstance(value, real)
-
-    class Generator(metaclass=Kind):
-        """A generator of any device: that of the CPU draws in its place."""
-
-        def __new__(cls, device: Any = "cpu") -> Any:
-            del device
-            return real()
-
-    return Generator
-
-
-def _change_groups_of_tensors() -> None:
-    """Optimizers group tensors by the device that C++ is told; the group gets the device of its tensors."""
-    native: Any = torch._C
-    kept = native._group_tensors_by_device_and_dtype
-
-    def grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT001, FBT002
-        found = {}
-        for (device, dtype), (groups, indices) in kept(lists, with_indices).items():
-            first = next((t for group in groups for t in group if isinstance(t, FakeTensor)), None)
-            found[(device if first is None else first.device, dtype)] = (groups, indices)
-        return found
-
-    native._group_tensors_by_device_and_dtype = grouped
-
-
-def _change_load(faked: Faked, indexed: Callable[[Any], Any]) -> None:
-    kept = torch.load
-
-    def load(*args: Any, map_location: Any = None, **kwargs: Any) -> Any:
-        """Read to the CPU, then move what the mapping would have put on the device."""
-        tree = kept(*args, map_location="cpu", **kwargs)
-        place = indexed(map_location) if isinstance(map_location, str | int | torch.device) else None
-        there = isinstance(place, torch.device) and place.type == faked.device.type
-        return move(tree, device=place) if there else tree
-
-    torch.load = load
 
 
 def _change_wrappers(faked: Faked) -> None:
@@ -347,10 +212,3 @@ def _change_scaler() -> None:
 
     scaler: Any = torch.amp.GradScaler
     scaler._maybe_opt_step = step
-
-
-def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
-    """torch.utils.swap_tensors without its refusal of weak references, which follow the Python object here."""
-    first.__class__, second.__class__ = second.__class__, first.__class__
-    first.__dict__, second.__dict__ = second.__dict__, first.__dict__
-    torch._C._swap_tensor_impl(first, second)  # type: ignore[attr-defined]

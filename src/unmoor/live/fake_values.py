@@ -34,7 +34,7 @@ def sized(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], make: Make)
     if func is aten.nonzero.default:
         return make((args[0].numel(), args[0].dim()), args[0], torch.int64)
     if func is aten.masked_select.default:
-        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
         return make((prod(shape),), args[0], args[0].dtype)
     if func is aten._unique2.default:
         values = make((args[0].numel(),), args[0], args[0].dtype)
@@ -54,7 +54,7 @@ def _indexed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], make: Ma
         return NotImplemented
     spread: list[torch.Tensor | None] = []
     for one in indices:
-        if one is None or one not in masks and one.dtype not in (torch.bool, torch.uint8):
+        if one is None or (one not in masks and one.dtype not in (torch.bool, torch.uint8)):
             spread.append(one)
         elif hasattr(one, "fake_mode"):
             spread += [make((one.numel(),), one, torch.int64) for _ in range(one.dim())]

@@ -84,7 +84,7 @@ def _module(place: Place, at: str, known: frozenset[int] | None) -> ModuleFacts:
         name=place.prefix.rstrip("."),
         class_name=type(module).__name__,
         tensors=tuple(tensors),
-        container=type(module).forward in _NO_FORWARD and "forward" not in vars(module),
+        container=getattr(type(module), "forward", None) in _NO_FORWARD and "forward" not in vars(module),
         moves=reading.moves or hooks,
         opaque=reading.opaque,
         hooked=is_hooked(module),

@@ -76,7 +76,9 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def hooked_device(module: nn.Module) -> torch.device | None:
-    """The device on which accelerate's hook on a module, or on the first below it, has it run."""
+    """The device on which accelerate's hook on a module, or on the first below it, has it run; None without hooks."""
+    if not is_hooked(module) and not hasattr(module, "hf_device_map"):
+        return None
     for inner in module.modules():
         hook = getattr(inner, "_hf_hook", None)
         for one in getattr(hook, "hooks", None) or [hook]:
@@ -122,8 +124,7 @@ def home_of(module: nn.Module) -> torch.device:
     ground = ground_of(module)
     if ground.compute:
         return torch.device(ground.compute)
-    parameters = {p.device for p in module.parameters() if p.device.type != "meta"}
-    found = parameters or {b.device for b in module.buffers() if b.device.type != "meta"}
+    found = _devices(module, "_parameters") or _devices(module, "_buffers")
     if len(found) == 1:
         return next(iter(found))
     if not found:
@@ -138,6 +139,12 @@ def home_of(module: nn.Module) -> torch.device:
         details=[f"{name}: {_example(module, name)}" for name in tags],
         remedy=f"Name the one that its first layer is on: unmoor.to_device(batch, device={_first(module)!r}).",
     )
+
+
+def _devices(module: nn.Module, kind: str) -> set[torch.device]:
+    """The devices of all parameters or buffers; asked at every step, so without the names."""
+    tensors = (tensor for inner in module.modules() for tensor in getattr(inner, kind).values() if tensor is not None)
+    return {device for device in {tensor.device for tensor in tensors} if device.type != "meta"}
 
 
 def _example(module: nn.Module, name: str) -> str:

@@ -6,7 +6,7 @@ proves is not paired: it stands on its own side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -73,10 +73,12 @@ class _Pairing:
         matched, left_a, left_b = match_parts(self.a, self.b, self.limit)
         for pair in matched:
             self._part(pair)
+        placed = _placed(self.a, self.b, left_a, left_b)
         for side, parts in ((0, left_a), (1, left_b)):
             for part in parts:
-                self._alone(side, part)
-        self._beside()
+                if id(part) not in placed:
+                    self._alone(side, part)
+        self._beside(placed)
         return self.made
 
     def _part(self, pair: PartPair) -> None:
@@ -88,7 +90,7 @@ class _Pairing:
         elif is_optimizer(one.node) and is_optimizer(other.node):
             self._optimizer(one, other)
         else:
-            place = _Place(_texts(one.keys), _texts(other.keys), _texts(one.keys) or (one.role,), one.role)
+            place = _Place(_texts(one.keys), _texts(other.keys), _label(one, other), one.role)
             self._trees(place, one.node, other.node)
 
     def _weights(self, one: Part, other: Part) -> None:
@@ -96,9 +98,9 @@ class _Pairing:
         found = pair_names(*({name: e.shape for name, e in side.items()} for side in (mine, theirs)))
         if found.how:
             self.made.notes.append(f"{part_label(one)}: {found.how}")
-        label = part_label(one)
+        label = _label(one, other)
         for x, y in found.pairs:
-            self._pair(f"{label}.{x}" if x else label, _entry_leaf(mine[x]), _entry_leaf(theirs[y]))
+            self._pair(_joined(label, (x,)), _entry_leaf(mine[x]), _entry_leaf(theirs[y]))
             self._quantizers(mine[x], theirs[y])
         paired = ({x for x, _ in found.pairs}, {y for _, y in found.pairs})
         for side, names in ((0, mine), (1, theirs)):
@@ -123,13 +125,13 @@ class _Pairing:
             told = f"{part_label(one)}: {side} holds a pickled object, the other a state dict; tensors alone are compared"
             self.made.notes.append(told)
             return
-        place = _Place(_texts(one.keys), _texts(other.keys), _texts(one.keys) or (one.role,), one.role)
+        place = _Place(_texts(one.keys), _texts(other.keys), _label(one, other), one.role)
         sides = (flatten(one.node, self.a.path), flatten(other.node, self.b.path))
         self._leaves(place, *({keys: v for keys, v in side.items() if not _is_tensor(v)} for side in sides))
 
     def _optimizer(self, one: Part, other: Part) -> None:
         found = pair_params(self.a, one, self.b, other)
-        label = _texts(one.keys) or (one.role,)
+        label = _label(one, other)
         if found.how:
             self.made.notes.append(f"{part_label(one)}: {found.how}")
         for each in found.pairs:
@@ -161,7 +163,7 @@ class _Pairing:
 
     def _groups(self, one: Part, other: Part, found: ParamPairs) -> None:
         """Options of the groups, by their number; and parameters that are in another group."""
-        label, (mine, theirs) = _texts(one.keys) or (one.role,), (found.a.groups, found.b.groups)
+        label, (mine, theirs) = _label(one, other), (found.a.groups, found.b.groups)
         where = key_text((*label, "param_groups"))
         if len(mine) != len(theirs):
             told = ValueDifference(where, "changed", count(len(mine), "group"), count(len(theirs), "group"), one.role)
@@ -186,11 +188,11 @@ class _Pairing:
             kind = "only-b" if side else "only-a"
             self.made.values.append(ValueDifference(part_label(part), kind, *_sided(side, text), part.role))
 
-    def _beside(self) -> None:
-        """Everything that stands in no part, by its place."""
+    def _beside(self, placed: Collection[int]) -> None:
+        """Everything that stands in no part, and parts that are none on the other side, by its place."""
         sides = []
         for catalog in (self.a, self.b):
-            parts = {id(part.node) for part in catalog.parts if part.role != "extra"}
+            parts = {id(part.node) for part in catalog.parts if part.role != "extra" and id(part) not in placed}
             sides.append(flatten(catalog.tree, catalog.path, without=parts))
         self._leaves(_Place((), (), (), "extra"), *sides)
 
@@ -241,6 +243,22 @@ class _Pairing:
     def _value(self, found: ValueDifference, path_b: str, path_a: str = "") -> None:
         if self.limit.takes(0, path_a or found.path, found.role) or self.limit.takes(1, path_b, found.role):
             self.made.values.append(found)
+
+
+def _placed(a: Catalog, b: Catalog, left_a: Sequence[Part], left_b: Sequence[Part]) -> set[int]:
+    """The ids of parts without a counterpart where the other side has something of no part, or of such a part too."""
+    found: set[int] = set()
+    for parts, others, other in ((left_a, left_b, b), (left_b, left_a, a)):
+        inside = {id(part.node) for part in other.parts if part.role != "extra"}
+        loose = [*flatten(other.tree, other.path, without=inside), *(_texts(part.keys) for part in others)]
+        heads = {keys[:n] for keys in loose for n in range(len(keys) + 1)}
+        found |= {id(part) for part in parts if _texts(part.keys) in heads}
+    return found
+
+
+def _label(one: Part, other: Part) -> Keys:
+    """What two parts are told under: where the first stands, or the other where the first is a whole file."""
+    return _texts(one.keys) or _texts(other.keys)
 
 
 def _entry_leaf(entry: TensorEntry) -> Leaf:

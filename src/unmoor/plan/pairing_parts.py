@@ -32,16 +32,21 @@ class PartPair:
 class Asked:
     """What of two checkpoints is compared: everything, or what the words choose, each for one side or for both.
 
-    A word is a role, or a key path.
+    A word is a key path, or a role where no part stands at such a path; `paths` are the words of each side that are.
     """
 
     words: tuple[tuple[str, str], ...] = ()
+    paths: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
     def takes(self, side: int, path: str, role: str) -> bool:
         """Whether a place is asked for on a side (0 or 1)."""
         if not self.words:
             return True
-        return any(word[side] == role or _below(path, word[side]) for word in self.words)
+        return any(self.names(side, word[side], path, role) for word in self.words)
+
+    def names(self, side: int, word: str, path: str, role: str) -> bool:
+        """Whether a word means a place on a side."""
+        return _below(path, word) or (word == role and word not in self.paths[side])
 
     def may_hold(self, side: int, path: str) -> bool:
         """Whether something below a place may be asked for."""
@@ -53,7 +58,8 @@ def asked(only: str | Sequence[str] | None, a: Catalog, b: Catalog) -> Asked:
     words = [only] if isinstance(only, str) else list(only or ())
     if not all(isinstance(word, str) and word for word in words):
         raise UsageError(f"only={only!r} holds what is no role word and no key path")
-    made = Asked(tuple((left, right or left) for left, _, right in (word.partition("=") for word in words)))
+    paths = (frozenset(part.path for part in a.parts), frozenset(part.path for part in b.parts))
+    made = Asked(tuple((left, right or left) for left, _, right in (word.partition("=") for word in words)), paths)
     for word, (left, right) in zip(words, made.words, strict=True):
         found = [_chooses(catalog, name) for catalog, name in ((a, left), (b, right))]
         if not any(found) or ("=" in word and not all(found)):
@@ -131,7 +137,8 @@ def match_parts(a: Catalog, b: Catalog, limit: Asked) -> tuple[list[PartPair], l
     matching = _Matching(mine, theirs)
     for left, right in limit.words:
         if left != right:
-            matching.by(_named(left), _named(right), f"{left} of a is compared with {right} of b")
+            keys = (_named(limit, side, word) for side, word in enumerate((left, right)))
+            matching.by(*keys, f"{left} of a is compared with {right} of b")
     matching.by(lambda part: (part.role, tuple(map(str, part.keys))))
     matching.by(lambda part: None if _is_own(part, a, b) else (part.role, part.kind if part.role == "rng" else ""))
     matching.by(lambda part: None if _is_own(part, a, b) else (part.role, str(part.keys[-1:])))
@@ -145,8 +152,8 @@ def _run_parts(catalog: Catalog, side: int, limit: Asked) -> list[Part]:
     return [part for part in asked_for if part.role != "extra"]
 
 
-def _named(word: str) -> Key:
-    return lambda part: word in (part.role, part.path) or None
+def _named(limit: Asked, side: int, word: str) -> Key:
+    return lambda part: (limit.names(side, word, part.path, part.role) and not part.path.startswith(f"{word}.")) or None
 
 
 def _is_own(part: Part, a: Catalog, b: Catalog) -> bool:

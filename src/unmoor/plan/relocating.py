@@ -40,10 +40,12 @@ _HOST: Final = "as the role table has it; see docs/restarting.md"
 class Retagging:
     """Storage key -> its tag, of all; and what that means for tensors, what a rule keeps, whose values name a tag.
 
-    `others` is the tag, or old tag -> new, for storages that no tensor of the catalog looks into.
+    `pairs` are all old and new tags that go together. `others` is the tag, or old tag -> new, for storages that the
+    catalog does not know.
     """
 
     tags: Mapping[str, str]
+    pairs: frozenset[tuple[str, str]]
     others: str | Mapping[str, str]
     moves: tuple[Move, ...]
     kept: tuple[Kept, ...]
@@ -54,6 +56,15 @@ class Retagging:
         if key in self.tags:
             return self.tags[key]
         return self.others if isinstance(self.others, str) else self.others.get(_normal(old), old)
+
+    def alike(self) -> dict[str, str]:
+        """Old tag -> new, of all tags that change; none where the storages of one go to several devices."""
+        goals: dict[str, set[str]] = {}
+        for old, new in self.pairs:
+            goals.setdefault(old, set()).add(new)
+        if any(len(new) > 1 for new in goals.values()):
+            return {}
+        return {old: new for old, (new,) in goals.items() if new != old}
 
 
 def check_words(to: Any, mapping: Any, path: str) -> None:
@@ -161,7 +172,8 @@ def retagging(catalog: Catalog, wish: Wish) -> Retagging:
     gone = {stored[entry.storage].device for entry in moved}
     others = wish.device or (wish.mapping if isinstance(wish.mapping, Mapping) else {})
     kept = tuple(_kept(catalog, wish, tags))
-    return Retagging(tags, others, tuple(_moved(moved, tags)), kept, tuple(_values(leaves, gone)))
+    pairs = frozenset((storage.device, tags[storage.key]) for storage in catalog.storages)
+    return Retagging(tags, pairs, others, tuple(_moved(moved, tags)), kept, tuple(_values(leaves, gone)))
 
 
 def _moves(entry: TensorEntry, stored: Mapping[str, Storage], tags: Mapping[str, str]) -> bool:

@@ -42,15 +42,16 @@ def difference_lines(
 ) -> list[Line]:
     """The lines of `difference_text` with their tones."""
     page = Page(width, ellipsis)
+    above = [[*_wrapped(_head(made), page, "headline"), *_sides(made, page)], _about(made, page)]
+    page = Page(_ENDLESS, ellipsis) if all_names else page
     blocks = [
-        [*_wrapped(_head(made), page, "headline"), *_sides(made, page)],
-        _about(made, page),
+        *above,
         _table(f"only in a: {_amount(made.only_a)}", only_rows(made.only_a, page, all_names=all_names), page),
         _table(f"only in b: {_amount(made.only_b)}", only_rows(made.only_b, page, all_names=all_names), page),
         _table("values", value_rows(made.values, page, all_names=all_names), page),
         _table("shapes and dtypes", cast_rows(made.changed, page, all_names=all_names), page),
         _numbers(made, page, all_names=all_names),
-        [] if all_names or made.equal else [Line(_HINT, "hint")],
+        [] if all_names or made.equal else _wrapped(_HINT, page, "hint", first="  ", rest="   "),
     ]
     lines: list[Line] = []
     for block in blocks:
@@ -58,7 +59,10 @@ def difference_lines(
     return lines
 
 
-_HINT: Final = "  (--all lists every name, --json for programs)"
+_ENDLESS: Final = 1 << 16
+"""How wide a page is on which no name is cut."""
+
+_HINT: Final = "(--all lists every name, --json for programs)"
 
 
 def _head(made: Difference) -> str:
@@ -156,8 +160,15 @@ def _numbers(made: Difference, page: Page, *, all_names: bool) -> list[Line]:
     rows = tensor_rows(made.changed, page, all_names=all_names)
     if not rows:
         return []
-    head = ("tensors", "differ", "max abs", "max rel", "cosine", "first")
-    return [Line(line) for line in page.table([head, *rows], right=frozenset({1, 2, 3, 4}))]
+    shown = 2 if page.width < _NARROW else 3 if page.width < _HALF else len(_HEAD)
+    cut = [row if len(row) == 1 else row[:shown] for row in (_HEAD, *rows)]
+    return [Line(line) for line in page.table(cut, right=frozenset({1, 2, 3, 4}) - {shown - 1})]
+
+
+_HEAD: Final = ("tensors", "differ", "max abs", "max rel", "cosine", "first")
+_NARROW: Final = 50
+_HALF: Final = 72
+"""Narrower pages show fewer columns; --json has all."""
 
 
 def _wrapped(text: str, page: Page, tone: str = "", *, first: str = "", rest: str = "  ") -> list[Line]:

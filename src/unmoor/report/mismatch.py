@@ -1,4 +1,4 @@
-"""A mismatch of devices as words: who got what from where, both sides, the lines of code, the line that fixes it. Pure."""
+"""A mismatch of devices as words: who got what from where, both sides, the code, the line that fixes it. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from unmoor.values.text import count, format_shape
 
 from .layout import Page, plain
 
-__all__ = ["details", "headline", "remedy", "with_text"]
+__all__ = ["code_rows", "details", "headline", "remedy", "with_text"]
 
-_WIDE: Final = 78
 _ROWS: Final = 4
 _STATES: Final = 2
 """Tensors of one device that are named, and state of parameters; of more the number is told."""
@@ -30,12 +29,12 @@ def headline(mismatch: Mismatch) -> str:
     return plain(_SENTENCES[mismatch.situation](mismatch))
 
 
-def remedy(mismatch: Mismatch) -> str:
-    """What to do: the kind of cure, and the line of code."""
+def remedy(mismatch: Mismatch, width: int = 80) -> str:
+    """What to do: the kind of cure, and the line of code, on a line of its own where both do not fit on one."""
     words, line = FIXES[mismatch.fix.kind], plain(mismatch.fix.line)
-    if not words:
-        return ""
-    return f"{words}: {line}" if len(words) + len(line) < _WIDE else f"{words}:\n  {line}"
+    if not words or len(words) + len(line) + 2 <= width:
+        return f"{words}: {line}" if words else ""
+    return "\n".join([*Page(width).wrap(f"{words}:"), f"  {line}"])
 
 
 def details(mismatch: Mismatch, width: int = 80, ellipsis: str = "…") -> list[str]:
@@ -45,16 +44,15 @@ def details(mismatch: Mismatch, width: int = 80, ellipsis: str = "…") -> list[
     start = max(len(row[0]) for row in rows) + 4
     made = dict.fromkeys(met.made for met in mismatch.away if met.made not in (None, *mismatch.lines))
     for word, lines in (("made", [line for line in made if line]), ("at", mismatch.lines)):
-        shown = [row for line in lines for row in _code_rows(line, page, width - start)]
-        rows += [(word if not i else "", row) for i, row in enumerate(shown)]
+        shown = [row for line in lines for row in code_rows(line, page, width - start)]
+        rows += [(word if not i else "", row.replace(" ", "\xa0")) for i, row in enumerate(shown)]
     return [line[2:] for line in page.table(rows)]
 
 
-def _code_rows(line: SourceLine, page: Page, room: int) -> list[str]:
-    """A line of code with its place; on two rows where it does not fit on one. Code is not broken into words."""
+def code_rows(line: SourceLine, page: Page, room: int) -> list[str]:
+    """A line of code with its place, in `room` columns; on two rows where one is too short. Code stays in one piece."""
     whole = plain(str(line))
-    rows = [whole] if len(whole) <= room else [plain(line.spot), "  " + page.elide(plain(line.text), room - 2)]
-    return [row.replace(" ", "\xa0") for row in rows]
+    return [whole] if len(whole) <= room else [plain(line.spot), "  " + page.elide(plain(line.text), room - 2)]
 
 
 def _devices(mismatch: Mismatch) -> list[str]:

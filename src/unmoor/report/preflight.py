@@ -11,7 +11,7 @@ from unmoor.values.preflight import INVENTED, PARTS, Preflight, Stop
 from unmoor.values.text import count, format_bytes
 
 from .layout import Line, Page, join_lines, plain
-from .mismatch import details, headline, remedy
+from .mismatch import code_rows, details, headline, remedy
 
 __all__ = ["SCHEMA", "preflight_document", "preflight_lines", "preflight_text", "step_findings"]
 
@@ -20,7 +20,9 @@ _SHOWN: Final = 3
 """Lines of one kind that are shown; of more the number is told."""
 
 
-def step_findings(build: str, device: str, mismatch: Mismatch | None, stop: Stop | None, *, there: bool) -> list[Finding]:
+def step_findings(
+    build: str, device: str, mismatch: Mismatch | None, stop: Stop | None, *, there: bool
+) -> list[Finding]:
     """What the step itself showed, as findings."""
     found = []
     if mismatch is not None:
@@ -67,19 +69,27 @@ def preflight_lines(found: Preflight, *, width: int = 80, ellipsis: str = "…")
     lines = [Line(line, "headline") for line in page.wrap(plain(_answer(found)), rest="  ")]
     if found.mismatch is not None:
         lines += [Line(f"  {line}") for line in details(found.mismatch, width - 2, ellipsis)]
-        lines += [Line(line, "error") for line in remedy(found.mismatch).split("\n")]
+        lines += [Line(line, "error") for line in remedy(found.mismatch, width).split("\n")]
     rows = [line for finding in found.findings if finding.code != "device-mismatch" for line in _finding(finding, page)]
     if found.stop is not None:
-        rows += [Line(f"    {plain(str(line))}") for line in found.stop.lines]
+        rows += [Line(line) for line in _places(found.stop, page)]
     return [*lines, *rows, *_facts(found, page)]
+
+
+def _places(stop: Stop, page: Page) -> list[str]:
+    return [f"    {row}" for line in stop.lines for row in code_rows(line, page, page.width - 4)]
 
 
 def _answer(found: Preflight) -> str:
     if found.mismatch is not None:
         return f"{found.build} would fail on {found.device}: {headline(found.mismatch)}"
     errors = [finding for finding in found.findings if finding.severity == "error"]
+    if found.stop is not None and found.stop.why == "fails":
+        return f"{found.build} would fail on {found.device}, and not for its devices"
     if errors:
-        return f"{found.build} would fail on {found.device}: {errors[0].message}"
+        return f"{found.build} would fail on {found.device}: {count(len(errors), 'error')} in what it is made of"
+    if any(finding.code == "run-stays-on-cpu" for finding in found.findings):
+        return f"{found.build} never goes to {found.device}: its step ran on the CPU"
     if found.stop is not None:
         return f"no mismatch of devices in {found.build} on {found.device} as far as it could be followed"
     return f"no mismatch of devices: one step of {found.build} ran as if on {found.device}"
@@ -95,7 +105,7 @@ def _finding(finding: Finding, page: Page) -> list[Line]:
 
 def _facts(found: Preflight, page: Page) -> list[Line]:
     rows = [("ran", _ran(found)), *_not_reached(found)]
-    rows += [row for what, words in INVENTED.items() for row in _invented(found, what, words)]
+    rows += [row for what, words in INVENTED.items() for row in _invented(found, what, words, page)]
     if found.placed:
         rows.append(("placed", f"{plain(found.build)} takes no device: its model was put on {found.device}"))
     if found.memory:
@@ -122,10 +132,11 @@ def _not_reached(found: Preflight) -> list[tuple[str, str]]:
     return [("not run", f"{', '.join(left)}: {'the step ended before' if ended else 'the step has none'}")]
 
 
-def _invented(found: Preflight, what: str, words: str) -> list[tuple[str, str]]:
+def _invented(found: Preflight, what: str, words: str, page: Page) -> list[tuple[str, str]]:
     lines: Sequence[SourceLine] = [one.line for one in found.invented if one.what == what and one.line.file]
     if not lines:
         return []
-    shown = [("", f"  {plain(str(line))}".replace(" ", "\xa0")) for line in lines[:_SHOWN]]
+    rows = [row for line in lines[:_SHOWN] for row in code_rows(line, page, page.width - 16)]
+    shown = [("", f"  {row}".replace(" ", "\xa0")) for row in rows]
     more = [("", f"  and {count(len(lines) - _SHOWN, 'line')} more")] if len(lines) > _SHOWN else []
     return [("invented", words), *shown, *more]

@@ -49,10 +49,10 @@ class Preflight:
     """One training step, taken without the device.
 
     `mismatch` is what a real run would hit, None where nothing was met. `findings` are all that there is to say, the
-    mismatch among them. `parts` is part of the step -> how often it was reached. `invented` are the lines at which a value
-    had to be invented. `memory` is what -> bytes on the device, without activations. `placed` tells that the build
-    function takes no device, so that its model was put there. `stop` is what else ended the step. True where no finding
-    is an error.
+    mismatch among them. `parts` is part of the step -> how often it was reached. `invented` are the lines at which a
+    value had to be invented. `memory` is what -> bytes on the device, without activations. `placed` tells that the
+    build function takes no device, so that its model was put there. `stop` is what else ended the step. True where no
+    finding is an error.
     """
 
     build: str

@@ -30,7 +30,7 @@ class DeviceContext:
         refuse_strangers(model, optimizer)
         self._model, self._optimizer = model, optimizer
 
-    def __enter__(self) -> DeviceContext:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(
@@ -41,7 +41,7 @@ class DeviceContext:
             if told is not None:
                 raise told from error
 
-    async def __aenter__(self) -> DeviceContext:
+    async def __aenter__(self) -> Any:
         return self
 
     async def __aexit__(

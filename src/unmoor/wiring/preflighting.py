@@ -75,6 +75,7 @@ def _answers(folder: Path, request: dict[str, Any], timeout: float) -> list[dict
         rows: list[dict[str, Any]] = json.loads(answers.read_text())
         return rows
     how = f"was still there after {timeout:g} s" if code is None else f"ended with code {code}"
+    how = f"was ended by signal {-code}" if code is not None and code < 0 else how
     raise MachineError(
         f"the preflight of {', '.join(request['builds'])} {how}",
         details=[line for line in output.read_text(errors="replace").splitlines() if line.strip()][-8:],

@@ -6,6 +6,7 @@ Run as a program it is that process: `python -m unmoor.wiring.preflighting_child
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import traceback
@@ -21,6 +22,7 @@ from unmoor.live.fake_run import attempt, built_there, invented_lines, memory_on
 from unmoor.report.mismatch import with_text
 from unmoor.report.preflight import preflight_text, step_findings
 from unmoor.values.finding import Finding
+from unmoor.values.mismatch import Mismatch
 from unmoor.values.preflight import Preflight
 
 from .building import function_of
@@ -55,10 +57,10 @@ def _answer(build: str, faked: Faked) -> dict[str, Any]:
 
 def _own_part(error: BaseException) -> Any:
     """The traceback without the frames of this package above the user's function."""
-    found = error.__traceback__
-    while found is not None and str(found.tb_frame.f_globals.get("__name__", "")).startswith("unmoor."):
+    found, own = error.__traceback__, str(Path(__file__).parents[1])
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(own):
         found = found.tb_next
-    return found
+    return found or error.__traceback__
 
 
 def _flown(build: str, faked: Faked) -> Preflight:
@@ -68,8 +70,7 @@ def _flown(build: str, faked: Faked) -> Preflight:
     before = _diagnosed(built)
     made = attempt(built, faked)
     mismatch = None if made.mismatch is None else with_text(made.mismatch)
-    told = {met.name for met in mismatch.away} if mismatch is not None else set()
-    before = tuple(finding for finding in before if finding.place not in told)
+    before = tuple(finding for finding in before if not _is_told(finding, mismatch))
     found = Preflight(
         build=build,
         device=str(faked.device),
@@ -91,6 +92,13 @@ def _diagnosed(built: Built) -> tuple[Finding, ...]:
     roles = {role: built[role] for role in _ROLES}
     found = diagnose_run(roles, batch, rng=None, values=False)
     return tuple(finding for finding in found.findings if finding.severity in ("error", "warning"))
+
+
+def _is_told(finding: Finding, mismatch: Mismatch | None) -> bool:
+    """Whether a finding is of a tensor that the mismatch has named already."""
+    places = set(re.split(r"[,()\s]+", finding.place))
+    names = {met.name.rpartition(" of ")[2] for met in mismatch.away} if mismatch is not None else set()
+    return bool(places & (names | {f"model.{name}" for name in names}))
 
 
 if __name__ == "__main__":

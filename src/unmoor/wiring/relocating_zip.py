@@ -18,7 +18,7 @@ from unmoor.execute.commit import save_error
 from unmoor.execute.superseding import Addition, addition, append, locked
 from unmoor.filing import FrontReader, Reader, open_reader, read
 from unmoor.plan.relocating import Retagging
-from unmoor.plan.retagging import retagged
+from unmoor.plan.retagging import retagged, retagged_alike
 from unmoor.plan.sameness import first_difference
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
@@ -83,7 +83,7 @@ def relocated_zip(path: str, catalog: Catalog, made: Retagging, seen: os.stat_re
             _refuse_other(path, seen, now)
             new = _new(reader, catalog, made)
             with append(tail, new.added):
-                _check(reader, catalog, made, new)
+                _check(reader, catalog, new)
                 yield RelocatedFile(path, "appended", new.added.size, new.added.end)
     except OSError as error:
         raise _not_done(error, path) from error
@@ -109,19 +109,15 @@ def _identity(facts: os.stat_result) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """What is written behind an archive of `entries` records: the addition, and its records by their names.
-
-    `inputs` is the tree of a trace's example inputs as it was, which no catalog has.
-    """
+    """What is written behind an archive: the addition, its records by name, and how many records there are then."""
 
     added: Addition
     records: Mapping[bytes, bytes]
     entries: int
-    inputs: Any
 
 
 def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
-    """The records to put in the place of those that hold tags."""
+    """The records to put in the place of those that hold tags; of the pickles is proved that they say what they should."""
     end = read_end(reader)
     archive = _whole(reader, end)
     if archive.trailing:
@@ -130,17 +126,15 @@ def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
             remedy="--output FILE makes a relocated copy without them.",
             path=reader.path,
         )
-    old = {raw: record for raw, record in _named(reader, end, catalog).items() if not raw.endswith(RECORD.encode())}
-    records = {raw: _renewed(reader, record, catalog, made) for raw, record in old.items()}
+    old = _named(reader, end, catalog)
+    records = {raw: _renewed(reader, one, catalog, made) for raw, one in old.items() if not one.name.endswith(RECORD)}
     moves: dict[str, dict[str, int]] = {}
     for move in made.moves:
         moves.setdefault(move.old, {})[move.new] = move.tensors
     top = next(raw for raw in old if raw.endswith(_PICKLE.encode())).removesuffix(_PICKLE.encode())
     records[top + RECORD.encode()] = record_of(Superseded(archive.size, moves))
     raw, ends = read(reader, end.offset, end.size), read(reader, end.start, end.after - end.start)
-    inputs = next((record for record in old.values() if _is_pickle(record) and _before(record) == _INPUTS), None)
-    tree = None if inputs is None else _tree(record_bytes(reader, inputs, _MOST), inputs, catalog)
-    return _New(addition(archive.size, raw, ends, records), records, end.entries, tree)
+    return _New(addition(archive.size, raw, ends, records), records, end.entries + len(records) - len(old.keys() & records))
 
 
 def _named(reader: Reader, end: End, catalog: Catalog) -> dict[bytes, Record]:
@@ -156,9 +150,32 @@ def _renewed(reader: Reader, record: Record, catalog: Catalog, made: Retagging) 
     data = record_bytes(reader, record, _MOST)
     if record.name.endswith(MANIFEST):
         return json.dumps(_manifest(json.loads(data), catalog, made), separators=(",", ":")).encode()
-    before = _before(record)
-    where = f"{reader.path}: {record.name}"
-    return retagged(data, lambda key, tag: made.tag(before + key, tag), where=where, path=reader.path)
+    before, where = _before(record), f"{reader.path}: {record.name}"
+    old = _tree(data, record, catalog) if before == _INPUTS else _known(catalog, before)
+    quick = retagged_alike(data, made.alike())
+    if quick != data and not _difference(old, quick, record, catalog, made):
+        return quick
+    new = retagged(data, lambda key, tag: made.tag(before + key, tag), where=where, path=reader.path)
+    why = _difference(old, new, record, catalog, made)
+    if why:
+        raise _defect(reader.path, why)
+    return new
+
+
+def _known(catalog: Catalog, before: str) -> Any:
+    """The tree of a pickle as the catalog has it."""
+    if catalog.format != "torchscript":
+        return catalog.tree
+    return catalog.tree["constants" if before else "data"]
+
+
+def _difference(old: Any, new: bytes, record: Record, catalog: Catalog, made: Retagging) -> str:
+    """In what a new pickle says another thing than that its storages are where they should be; "" for nothing."""
+    try:
+        tree = _tree(new, record, catalog)
+    except FileError as error:
+        return str(error)
+    return first_difference(old, tree, lambda storage: made.tag(storage.key, storage.device))
 
 
 def _before(record: Record) -> str:
@@ -178,29 +195,16 @@ def _manifest(manifest: dict[str, Any], catalog: Catalog, made: Retagging) -> di
     return manifest
 
 
-def _check(reader: Reader, catalog: Catalog, made: Retagging, new: _New) -> None:
-    """Read what was written as it will be read, and hold it against what was there and what was meant."""
+def _check(reader: Reader, catalog: Catalog, new: _New) -> None:
+    """Read what was written as it will be read: the directory, and the records that were proved, byte for byte."""
     front = FrontReader(reader, new.added.end)
     try:
         end = read_end(front)
-        found = _named(front, end, catalog)
-        data = {raw: record_bytes(front, record, _MOST) for raw, record in found.items()}
-        trees = {_before(r): _tree(data[raw], r, catalog) for raw, r in found.items() if _is_pickle(r)}
+        data = {raw: record_bytes(front, one, _MOST) for raw, one in _named(front, end, catalog).items()}
     except FileError as error:
         raise _defect(reader.path, str(error)) from error
-    added = sum(raw.endswith(RECORD.encode()) for raw in new.records) if "relocated" not in catalog.facts else 0
-    if end.after != new.added.end or end.entries != new.entries + added or data != new.records:
+    if end.after != new.added.end or end.entries != new.entries or data != new.records:
         raise _defect(reader.path, "its records are not those that were written")
-    pairs = [(catalog.tree, trees[""])]
-    if catalog.format == "torchscript":
-        pairs = [(catalog.tree, {"data": trees[""], "constants": trees["constants/"]}), (new.inputs, trees.get(_INPUTS))]
-    whys = [first_difference(before, after, lambda s: made.tag(s.key, s.device)) for before, after in pairs]
-    if any(whys):
-        raise _defect(reader.path, "; ".join(filter(None, whys)))
-
-
-def _is_pickle(record: Record) -> bool:
-    return record.name.rpartition("/")[2] in _PICKLES
 
 
 def _tree(data: bytes, record: Record, catalog: Catalog) -> Any:
@@ -212,7 +216,7 @@ def _tree(data: bytes, record: Record, catalog: Catalog) -> Any:
 
 def _defect(path: str, why: str) -> SaveError:
     return SaveError(
-        f"{path}: what was written does not read back as it was meant; the file is as it was",
+        f"{path}: its new records do not read back as they were meant; the file is as it was",
         details=[why],
         remedy="This is a defect of unmoor: please report it with the output of unmoor inspect.",
         path=path,
