@@ -146,7 +146,9 @@ def test_verbs_stay_functions_when_the_stage_of_that_name_is_imported():
     """`unmoor.describe` and `unmoor.plan` are the functions even after the folders of that name were imported."""
     import unmoor
     import unmoor.describe
+    import unmoor.diagnose
     import unmoor.plan
 
     assert callable(unmoor.describe)
+    assert callable(unmoor.diagnose)
     assert callable(unmoor.plan)

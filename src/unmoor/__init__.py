@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import describe, device_fallback, plan, restore, save, snapshot
     from .api_files import convert, load, relocate, repartition, undo_relocate
-    from .api_looks import diff, page, verify
+    from .api_looks import diff, doctor, page, verify
     from .api_runs import device_context, diagnose, explain, preflight, prove, to_device
     from .carried import gradients, resumable
     from .distributed.reader import CheckpointReader
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .values.plan import Plan
     from .values.preflight import Preflight
     from .values.proof import Proof
+    from .values.machine import Machine
     from .values.relocation import Relocation
     from .values.report import Receipt, Report
     from .values.verification import Verification
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api": ("describe", "device_fallback", "plan", "restore", "save", "snapshot"),
     "api_files": ("convert", "load", "relocate", "repartition", "undo_relocate"),
-    "api_looks": ("diff", "page", "verify"),
+    "api_looks": ("diff", "doctor", "page", "verify"),
     "api_runs": ("device_context", "diagnose", "explain", "preflight", "prove", "to_device"),
     "errors": (
         "AmbiguousError",
@@ -93,6 +94,7 @@ _HOMES = {
     "values.plan": ("Plan",),
     "values.preflight": ("Preflight",),
     "values.proof": ("Proof",),
+    "values.machine": ("Machine",),
     "values.relocation": ("Relocation",),
     "values.report": ("Receipt", "Report"),
     "values.verification": ("Verification",),
@@ -117,6 +119,7 @@ __all__ = [
     "FitError",
     "HostileFile",
     "KindError",
+    "Machine",
     "MachineError",
     "MismatchError",
     "NotACheckpoint",
@@ -145,6 +148,7 @@ __all__ = [
     "device_fallback",
     "diagnose",
     "diff",
+    "doctor",
     "explain",
     "gradients",
     "load",

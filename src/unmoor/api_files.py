@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from .values.relocation import Relocation
     from .values.report import Receipt
 
-__all__ = ["BUFFER_BYTES", "THREADS", "PathLike", "Verify", "convert", "load", "relocate", "repartition", "undo_relocate"]
+__all__ = [
+    "BUFFER_BYTES",
+    "THREADS",
+    "PathLike",
+    "Verify",
+    "convert",
+    "load",
+    "relocate",
+    "repartition",
+    "undo_relocate",
+]
 
 BUFFER_BYTES: Final = 32 << 20
 """How much memory a save or restore may use beside the live state, in bytes."""
@@ -245,7 +255,7 @@ def relocate(
 
 
 def undo_relocate(path: PathLike) -> Relocation:
-    """Take the last relocation of a checkpoint back: each file is cut off where it ended before, and is that file again.
+    """Take the last relocation of a checkpoint back: each file is cut off where it ended, and is the old file again.
 
     Several relocations are undone one by one. What an interrupted relocation left behind a file is removed. Files that
     were written anew (streams and tars of before torch 1.6) have no undo; another map brings their tags back.

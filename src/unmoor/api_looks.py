@@ -10,9 +10,10 @@ from .api_files import BUFFER_BYTES, THREADS, PathLike
 if TYPE_CHECKING:
     from .values.catalog import Catalog
     from .values.difference import Difference
+    from .values.machine import Machine
     from .values.verification import Verification
 
-__all__ = ["diff", "page", "verify"]
+__all__ = ["diff", "doctor", "page", "verify"]
 
 
 def verify(path: PathLike, *, progress: Callable[[int], None] | None = None) -> Verification:
@@ -107,3 +108,21 @@ def diff(
         threads=THREADS,
         progress=progress,
     )
+
+
+def doctor(path: PathLike | None = None) -> Machine:
+    """Say what this machine is to a training run: devices, torch, ranks, what model_device="auto" chooses and why.
+
+    path: a checkpoint; then also whether its devices are here, and the calls that load it.
+
+    Changes nothing and never raises for what it finds: a torch that is missing or cannot be imported, a build without
+    CUDA on a machine with an NVIDIA driver, hidden or renumbered devices, a device that does not answer, a rank without
+    one are `findings`, each with a stable code and what to do. Asking a CUDA device for its memory starts it.
+
+    Raises FileError for a `path` that is no checkpoint.
+
+    >>> print(unmoor.doctor("run/step_1000.pt"))  # doctest: +SKIP
+    """
+    from .wiring.doctoring import examine
+
+    return examine(path)

@@ -6,6 +6,7 @@ The signature and the documentation of each, and little else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .api_files import PathLike
@@ -95,9 +96,15 @@ def device_context(model: Any = None, optimizer: Any = None) -> DeviceContext:
     ...     loss = loss_fn(model(batch["image"]), batch["labels"])
     unmoor.DeviceMismatch: loss_fn (CrossEntropyLoss) got its input on cuda:0, its target on cpu
     """
+    return _device_context()(model, optimizer)
+
+
+@cache
+def _device_context() -> type[DeviceContext]:
+    """The class, imported when it is first used; looking it up at every step would be what the step costs most."""
     from .wiring.context import DeviceContext
 
-    return DeviceContext(model, optimizer)
+    return DeviceContext
 
 
 def to_device(

@@ -310,6 +310,74 @@ def test_a_run_that_works_gets_no_error_and_no_warning_before_and_after_a_step(n
         made.step()
 
 
+LAYERS = {
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+    "lstm": lambda: nn.LSTM(3, 4, 2),
+    "embedding bag": lambda: nn.EmbeddingBag(5, 3),
+    "transposed convolution": lambda: nn.ConvTranspose2d(2, 2, 3),
+    "attention": lambda: nn.MultiheadAttention(8, 2, kdim=4, vdim=4),
+    "orthogonal": lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)),
+    "spectral": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)),
+    "synchronised normalisation": lambda: nn.SyncBatchNorm(3),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_torch_are_no_fault_after_a_move(name: str) -> None:
+    """Whatever a layer keeps beside its parameters, nothing is said of it once it was moved."""
+    layer = LAYERS[name]().to(HOME)
+    found = Run(layer, torch.optim.Adam(layer.parameters())).diagnose()
+    assert not list(found), str(found)
+
+
+@pytest.mark.parametrize("name", ["Lion", "Shampoo", "SOAP", "LARS", "AdaBelief", "Lookahead", "SAM"])
+def test_optimizers_of_others_are_no_fault(name: str) -> None:
+    """Classes of another package, and wrappers of it, before and after steps."""
+    import pytorch_optimizer
+
+    made = _net(loss=None)
+    made.batch = made.batch[0]
+    cls, parameters = getattr(pytorch_optimizer, name), list(made.model.parameters())
+    if name == "Lookahead":
+        made.optimizer = cls(torch.optim.Adam(parameters))
+    elif name == "SAM":
+        made.optimizer = cls(parameters, torch.optim.SGD, lr=0.1)
+    else:
+        made.optimizer = cls(parameters)
+    for _ in range(2):
+        assert not made.diagnose().errors + made.diagnose().warnings, str(made.diagnose())
+        made.model(made.batch).square().mean().backward()
+        if name == "SAM":
+            made.optimizer.first_step(zero_grad=True)
+            made.model(made.batch).square().mean().backward()
+            made.optimizer.second_step()
+        else:
+            made.optimizer.step()
+    assert not made.diagnose().errors + made.diagnose().warnings, str(made.diagnose())
+
+
+def test_a_lazy_model_is_only_told_of() -> None:
+    """Parameters without a shape are a note before the first step, and none after it."""
+    model = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 3)).to(HOME)
+    made = Run(model, torch.optim.SGD(model.parameters(), lr=0.1), batch(), nn.CrossEntropyLoss())
+    assert [(f.severity, f.code) for f in made.diagnose()] == [("info", "lazy-parameters")]
+    made.step()
+    assert not list(made.diagnose())
+
+
+def test_ranks_of_one_machine_keep_to_their_devices(monkeypatch) -> None:
+    """Under torchrun a model on the device of another rank is told, and the line brings it to its own."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    made = run()
+    (finding,) = made.diagnose()
+    assert (finding.severity, finding.code) == ("warning", "device-of-another-rank")
+    made.apply(finding.remedy)
+    made.batch = batch("sim:1")
+    assert not list(made.diagnose())
+    made.step()
+
+
 def test_hooks_of_accelerate_make_a_split_model_whole() -> None:
     """A model that accelerate's hooks spread over devices, and keep partly on the meta device, is no fault."""
 

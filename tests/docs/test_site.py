@@ -26,11 +26,11 @@ _FETCHED = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="(https?:)?//|
 def site(tmp_path_factory) -> Path:
     """The built site; any warning of the build is an error."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert "WARNING" not in done.stderr
     return folder
 
 

@@ -403,3 +403,58 @@ def save_changing(path: str, run: dict[str, Any]) -> None:
     """A save that draws a random number on its way."""
     save_all(path, run)
     torch.rand(1)
+
+
+def drawing() -> dict[str, Any]:
+    """A step without arguments that draws its own batches, two of them, from a loader with a position."""
+    run = {**plain(), "loader": unmoor.resumable(plain()["loader"])}
+    model, optimizer, loader, under_way = run["model"], run["optimizer"], run["loader"], []
+
+    def batches() -> Any:
+        while True:
+            yield from loader
+
+    def train_step() -> dict[str, torch.Tensor]:
+        if not under_way:
+            under_way.append(batches())
+        optimizer.zero_grad()
+        for _ in range(2):
+            inputs, targets = next(under_way[0])
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    return {**run, "train_step": train_step}
+
+
+def one_batch() -> dict[str, Any]:
+    """A run over one batch, with the usual step and a schedule; the loss is the model's own."""
+
+    class Own(nn.Linear):
+        def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": (super().forward(inputs) - labels).pow(2).mean()}
+
+    torch.manual_seed(0)
+    model = Own(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    inputs, labels = data()[:8]
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    batch = {"inputs": inputs, "labels": labels}
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler, "batch": batch}
+
+
+def two_loaders() -> dict[str, Any]:
+    """Loaders for training and for validation by name."""
+    run = plain()
+    return {**run, "loader": {"train": unmoor.resumable(run["loader"]), "val": unmoor.resumable(run["loader"])}}
+
+
+def untold_loaders() -> dict[str, Any]:
+    """Two loaders, and nothing says which of them the steps take."""
+    run = plain()
+    return {**run, "loader": [unmoor.resumable(run["loader"]), unmoor.resumable(run["loader"])]}
+
+
+def strange_loss() -> dict[str, Any]:
+    return {**plain(), "train_step": lambda batch: "low"}

@@ -84,6 +84,8 @@ def test_prove_within_a_proof_is_refused(monkeypatch):
     [
         ("fails_in_step_three", "could not take step 3 in a fresh process: ZeroDivisionError"),
         ("nothing", "returned no model"),
+        ("untold_loaders", "gives 2 loaders, and which one the steps take is not known"),
+        ("strange_loss", "returned str, which is no loss"),
     ],
 )
 def test_a_run_that_fails_by_itself_is_no_proof(build, text):

@@ -26,6 +26,7 @@ def test_a_run_goes_on_on_another_device(sim):
     assert seen[-1] == ("the resumed run", 2, 2)
 
 
+@pytest.mark.slow
 def test_a_run_of_two_ranks_goes_on_in_one_process():
     """DistributedDataParallel on two ranks, then a plain model: each sample once, the loss that of all ranks."""
     proof = unmoor.prove(runs.many, steps=4, cut=2, world=2, wrap="ddp", resume_world=1, resume_wrap="none")
@@ -34,6 +35,7 @@ def test_a_run_of_two_ranks_goes_on_in_one_process():
     assert next(row for row in proof.table if row.component == "data order").verdict == "equal"
 
 
+@pytest.mark.slow
 def test_a_sharded_run_goes_on_whole():
     """What two ranks hold in parts is put together to be compared."""
     proof = unmoor.prove(runs.many, steps=3, cut=2, world=2, wrap="fsdp2", resume_world=1, resume_wrap="none")

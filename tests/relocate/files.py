@@ -91,7 +91,9 @@ def hold_plain(path: Path, tree: Any) -> None:
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert archive.comment == b""
-        headers = [info for info in archive.infolist() if "/data/" in info.filename and "serialization" not in info.filename]
+        headers = [
+            info for info in archive.infolist() if "/data/" in info.filename and "serialization" not in info.filename
+        ]
     for info in headers:
         assert _data_at(path, info.header_offset) % 64 == 0, info.filename
 

@@ -108,7 +108,9 @@ def test_where_more_is_appended_than_readers_look_back_over(large: Scene) -> Non
     for _, count, data in states(large.old, large.recorder.steps, every=997):
         assert len(data) - data.rfind(b"PK\x05\x06") <= READERS_LOOK_BACK
         reader = Memory(data)
-        assert relocating_zip._whole(reader, read_end(reader)).size == len(large.new if data == large.new else large.old)
+        assert relocating_zip._whole(reader, read_end(reader)).size == len(
+            large.new if data == large.new else large.old
+        )
         if count == -1:
             hold(large, data)
 
@@ -173,7 +175,7 @@ def test_the_catalog_tells_of_an_interrupted_one(tmp_path: Path, large: Scene) -
 
 
 def test_what_other_programs_make_of_an_interrupted_one(tmp_path: Path, small: Scene) -> None:
-    """Unzip tests it as before; Python's zipfile, which wants the directory right before the end, refuses it till undo."""
+    """Unzip tests it as before; Python's zipfile, which wants the directory right before the end, refuses it."""
     path = tmp_path / "cut.pt"
     path.write_bytes(after(small.old, small.recorder.steps[:-1]))
     done = subprocess.run(["unzip", "-tq", path], capture_output=True, text=True, check=False)
@@ -185,7 +187,7 @@ def test_what_other_programs_make_of_an_interrupted_one(tmp_path: Path, small: S
 
 
 def test_a_forged_anchor_is_none(tmp_path: Path, small: Scene) -> None:
-    """An end that says to be a copy of an earlier one, and leads elsewhere, is damage: no reader is shown another file."""
+    """An end that says to be a copy of an earlier one, and leads elsewhere, is damage."""
     whole = after(small.old, small.recorder.steps[:-1])
     at = whole.rfind(b"PK\x05\x06")
     for place in (at + 8, at + 12, at - 12):

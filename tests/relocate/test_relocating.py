@@ -40,7 +40,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_plain_load_puts_everything_elsewhere(tmp_path: Path, protocol: int) -> None:
-    """After relocate --to cpu a file of cuda:7 loads with torch's defaults, bit for bit, and no old byte was changed."""
+    """After relocate --to cpu a file of cuda:7 loads with torch's defaults, and no old byte was changed."""
     tree = {"w": torch.randn(5, 4), "tied": [torch.ones(3)] * 2, "device": "cuda:7", "n": 3}
     path = save(tree, tmp_path / "run.pt", pickle_protocol=protocol)
     old = path.read_bytes()
@@ -53,7 +53,7 @@ def test_a_plain_load_puts_everything_elsewhere(tmp_path: Path, protocol: int) -
 
 
 def test_a_whole_run_passes_every_plain_reader(tmp_path: Path) -> None:
-    """torch.load with its safe default, mmap, unzip -t and zipfile read the result; storages stay aligned to 64 bytes."""
+    """torch.load with its safe default, mmap, unzip -t and zipfile read the result; storages stay aligned."""
     tree = run()
     path = save(tree, tmp_path / "run.pt")
     unmoor.relocate(path, to="cpu")
@@ -335,7 +335,9 @@ def test_a_tensor_whose_device_is_no_tag_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == old
 
 
-@pytest.mark.parametrize("tag", ["xla:0", "mps", "mps:0", "npu:0", "hpu:0", "xpu:0", "privateuseone:0", "maia:0", "CPU", "cpu:0"])
+@pytest.mark.parametrize(
+    "tag", ["xla:0", "mps", "mps:0", "npu:0", "hpu:0", "xpu:0", "privateuseone:0", "maia:0", "CPU", "cpu:0"]
+)
 def test_tags_of_other_backends_become_the_cpu(tmp_path: Path, tag: str) -> None:
     """C48: a file of any backend loads with torch's defaults once it was relocated."""
     path = save({"w": torch.arange(4.0)}, tmp_path / "run.pt", tag)
@@ -374,7 +376,11 @@ def test_a_simulated_device_takes_it(tmp_path: Path, sim: ModuleType) -> None:
         ({}, UsageError, "has cuda:7"),
         ({"to": "cpu", "map_location": {"cuda:7": "cpu"}}, ArgumentConflict, "two answers"),
         ({"map_location": {}}, UsageError, "has cuda:7"),
-        ({"map_location": {"cuda:5": "cpu", "mps": "cpu"}}, UsageError, r"cuda:5 and mps are no tag of .*\n.*has cuda:7"),
+        (
+            {"map_location": {"cuda:5": "cpu", "mps": "cpu"}},
+            UsageError,
+            r"cuda:5 and mps are no tag of .*\n.*has cuda:7",
+        ),
         ({"map_location": {"cuda:7": "xla:0"}}, UsageError, "can put no data on 'xla:0'"),
         ({"map_location": "cpu"}, ArgumentConflict, "no mapping"),
         ({"to": "meta"}, UsageError, "can put no data on 'meta'"),

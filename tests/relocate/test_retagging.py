@@ -79,7 +79,9 @@ def trees() -> st.SearchStrategy[Any]:
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
-            st.lists(inner, max_size=6), st.dictionaries(texts, inner, max_size=6), st.tuples(inner, inner, inner, inner)
+            st.lists(inner, max_size=6),
+            st.dictionaries(texts, inner, max_size=6),
+            st.tuples(inner, inner, inner, inner),
         ),
         max_leaves=40,
     )
@@ -145,7 +147,10 @@ PID = b"(X\x07\x00\x00\x00storagecbuiltins\nfloat\nX\x01\x00\x00\x000X\x06\x00\x
         (b"P('storage', ...)\n.", "names a storage in text"),
         (b"\x80\x02(X\x05\x00\x00\x00otherK\x01K\x02K\x03K\x04tQ.", "what is no storage"),
         (b"\x80\x02(X\x07\x00\x00\x00storageK\x01K\x02K\x03K\x04tQ.", "has in a persistent id what is no text"),
-        (b"\x80\x02(X\x07\x00\x00\x00storage}X\x01\x00\x00\x000X\x06\x00\x00\x00cuda:7K\x06tQ.", "more than plain values"),
+        (
+            b"\x80\x02(X\x07\x00\x00\x00storage}X\x01\x00\x00\x000X\x06\x00\x00\x00cuda:7K\x06tQ.",
+            "more than plain values",
+        ),
         (b"\x80\x02K\x05", "ends before its last instruction"),
         (b"\x80\x02\xff.", "holds instruction 0xff"),
     ],

@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         ("repartition", "repartition", "Cut a DeepSpeed checkpoint for another number of ranks."),
         ("prove", "prove", "Train, cut, resume, compare: is it the same run?"),
         ("preflight", "preflight", "Take one step as if on a device that is not here: what would fail?"),
+        ("doctor", "doctor", "Say which devices are here, what auto chooses and why."),
         ("demo", "demo", "Resume a published run here, and prove it exact."),
         ("completion", "completion", "Print the script that completes commands in your shell."),
     )

@@ -36,9 +36,7 @@ __all__ = ["command"]
 @click.option("--output", type=click.Path(), metavar="FILE", help="Make a relocated copy, leave PATH as it is.")
 @click.option("--undo", is_flag=True, help="Take the last relocation back: the file is to the byte what it was.")
 @json_option("tags, files, and the command that undoes it")
-def command(
-    path: str, *, to: str | None, maps: tuple[str, ...], output: str | None, undo: bool, as_json: bool
-) -> int:
+def command(path: str, *, to: str | None, maps: tuple[str, ...], output: str | None, undo: bool, as_json: bool) -> int:
     """Change on which devices a checkpoint says its tensors are, so that a plain torch.load puts them elsewhere.
 
     Takes milliseconds at any size: a zip of torch gets a few records appended, and no byte of it is written over. It

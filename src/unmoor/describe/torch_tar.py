@@ -87,7 +87,7 @@ def describe_tar(reader: Reader, file: str = "") -> Catalog:
 
 
 def storage_heads(reader: Reader) -> tuple[Span, list[tuple[Span, str]]]:
-    """The member that holds the storages of a whole tar, and where in it the pickle before each stands, with its key."""
+    """The member that holds the storages of a whole tar, and where in it the pickle of each stands, with its key."""
     member = _members(reader)["storages"]
     parts, cursor = _Parts(reader, ""), _Cursor(reader, member, "the storages", member.offset)
     heads = []

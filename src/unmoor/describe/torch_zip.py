@@ -276,7 +276,9 @@ def _findings(archive: Archive, prefix: str) -> list[Finding]:
         message = f"{count(len(bare), 'record')} without a checksum: damage to them cannot be seen"
         findings.append(Finding("no-checksums", "info", "", message))
     if archive.interrupted:
-        message = f"{count(archive.trailing, 'byte')} that an interrupted relocation left behind the archive, which is whole"
+        message = (
+            f"{count(archive.trailing, 'byte')} that an interrupted relocation left behind the archive, which is whole"
+        )
         findings.append(Finding("interrupted-relocation", "info", "", message, "unmoor relocate --undo removes them"))
     elif archive.trailing:
         message = f"{count(archive.trailing, 'byte')} after the end of the archive"

@@ -75,7 +75,8 @@ def _misplaced(model: ModelFacts, batch: BatchFacts, home: str, around: set[str]
 
 def _both_sides(leaves: list[LeafFact], home: str) -> str:
     first = leaves[0].tensor
-    what = f"{first.dtype}[{format_shape(first.shape)}] on" if len(leaves) == 1 else "on"
+    shape = "" if -1 in first.shape else f"[{format_shape(first.shape)}]"  # a nested tensor has no one shape
+    what = f"{first.dtype}{shape} on" if len(leaves) == 1 else "on"
     return f"{what} {first.device}, the model is on {home}"
 
 

@@ -126,11 +126,20 @@ def _twins(
     strangers: list[Seat], orphans: list[TensorFact], names: dict[int, str], matched: set[int]
 ) -> list[tuple[Seat, TensorFact]]:
     """Each stranger with the parameter that it most likely was: the one of its name, else the next of its shape."""
+    left = [tensor for tensor in orphans if tensor.key not in matched]
+    named = {names[tensor.key]: tensor for tensor in left}
+    shapes: dict[tuple[int, ...], list[TensorFact]] = {}
+    for tensor in reversed(left):
+        shapes.setdefault(tensor.shape, []).append(tensor)
     pairs = []
     for seat in strangers:
         own = seat[2].tensor
-        fitting = [t for t in orphans if t.shape == own.shape and t.key not in matched]
-        twin = next((t for t in fitting if own.name and names[t.key] == own.name), fitting[0] if fitting else None)
+        alike = shapes.get(own.shape, [])
+        while alike and alike[-1].key in matched:
+            alike.pop()
+        twin = named.get(own.name) if own.name else None
+        twin = twin if twin is not None and twin.shape == own.shape and twin.key not in matched else None
+        twin = twin or (alike[-1] if alike else None)
         if twin is not None:
             matched.add(twin.key)
             pairs.append((seat, twin))

@@ -91,7 +91,7 @@ class Sources:
         return blob if done is None or not nbytes else SummedBlob(blob, nbytes, done)
 
     def _ahead(self, node: TensorNode) -> Blob:
-        """The values of a tensor whose elements lie apart, read for several pieces at once: asked for in their order."""
+        """The values of a tensor whose elements lie apart, read for several pieces at once; asked for in order."""
         boxes, ahead = BoxBlob(self.fill, node, self._name(node.storage)), self.buffer_bytes // 2 // _ELEMENT * _ELEMENT
         return AheadBlob(boxes, nbytes_of(node.dtype, node.numel), max(ahead, _ELEMENT))
 

@@ -1,4 +1,4 @@
-"""Puts other records in the place of a zip's, behind its end, so that the file opens as the old or the new at all times.
+"""Puts other records in the place of a zip's, behind its end, so that the file always opens as the old or the new one.
 
 Nothing that is there is written to. In this order: anchors (copies of the old end record, at most `STRIDE` bytes apart,
 the last one where the new archive will end), the new records with their directory before that anchor, and last the cut
@@ -185,4 +185,3 @@ def _lock(handle: int, path: str) -> None:
         raise MachineError(f"{path} is being relocated by another process", path=path) from None
     except OSError:
         return
-

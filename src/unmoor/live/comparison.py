@@ -93,10 +93,10 @@ class Comparison:
         by_bits = forms[0].dtype == forms[1].dtype and forms[0].bits == forms[1].bits
         work = _working(forms, one, other)
         known = self._tallies.get(pair)
-        total = _Tally(first=known.first if known is not None else -1)
+        total = _Tally() if known is None else _Tally(first=known.first, max_abs=known.max_abs)
         for start in range(0, len(one.bits) // one.width, BLOCK):
             block = _block(one, start), _block(other, start)
-            total.merge(self._block(*block, work, order, first + start, by_bits=by_bits, before=total.first))
+            total.merge(self._block(*block, work, order, first + start, by_bits=by_bits, before=total))
         self._merge(pair, total)
         return total.differing > 0
 
@@ -146,49 +146,60 @@ class Comparison:
         first: int,
         *,
         by_bits: bool,
-        before: int,
+        before: _Tally,
     ) -> _Tally:
-        """What one block of elements tells; `before` is where an element that differs is known already."""
+        """What one block of elements tells; `before` is what those before it told."""
         x = a.numbers.to(work) if work is not None and a.numbers is not None else None
         y = b.numbers.to(work) if work is not None and b.numbers is not None else None
         if by_bits:
-            unlike = a.bits != b.bits
+            unlike = a.bits ^ b.bits
             unlike = unlike.view(-1, a.width).any(1) if a.width > 1 else unlike
         elif x is None or y is None:
             return _Tally(differing=len(a.bits) // a.width, first=order.place(first), numeric=False)
         else:
-            unlike = (x != y) & ~((x != x) & (y != y))
-        differing = int(torch.count_nonzero(unlike))
-        made = _Tally(differing=differing, numeric=x is not None)
-        if differing:
-            _find_first(made, unlike, a, b, order, first, before)
+            unlike = (x != y) & ~((x != x) & (y != y))  # noqa: PLR0124 - NaN is what is not itself
+        made = _Tally(differing=int(torch.count_nonzero(unlike)), numeric=x is not None)
+        if made.differing:
+            _find_first(made, unlike, a, b, order, first, before.first)
         if x is not None and y is not None:
-            self._numbers(made, x, y, unlike)
+            self._numbers(made, x, y, unlike, before.max_abs)
             _exact_integers(made, a, b, x, y, by_bits=by_bits)
         return made
 
-    def _numbers(self, made: _Tally, x: torch.Tensor, y: torch.Tensor, unlike: torch.Tensor) -> None:
+    def _numbers(self, made: _Tally, x: torch.Tensor, y: torch.Tensor, unlike: torch.Tensor, largest: float) -> None:
         apart = x - y
         sums = [_dot(x), _dot(y), _dot(apart)]
         if not all(map(math.isfinite, sums)):
-            finite = torch.isfinite(x) & torch.isfinite(y)
-            made.not_finite = int(torch.count_nonzero(unlike & ~finite))
-            wide = torch.complex128 if x.is_complex() else torch.float64
-            both_nan = torch.isnan(x) & torch.isnan(y)
-            made.within = not bool((unlike & ~finite & ~both_nan).any())
-            x, y = (torch.where(finite, value.to(wide), 0.0) for value in (x, y))
-            apart = x - y
+            x, y, apart = _finite(made, x, y, unlike)
             sums = [_dot(x), _dot(y), _dot(apart)]
         made.square_a, made.square_b, made.square_apart = sums
         if not made.differing:
             return
-        size = apart.abs()
-        at = int(size.argmax())
-        made.max_abs = _distance(x, y, at)
-        largest = torch.maximum(x.abs(), y.abs()).clamp_(min=torch.finfo(size.dtype).tiny)
-        made.max_rel = float((size / largest).max())
+        size, size_y = apart.abs(), y.abs()
+        top = float(size.amax())
+        if top * _ROUNDED > largest:
+            made.max_abs = _distance(x, y, int(size.argmax()))
         if self._atol or self._rtol:
-            made.within = made.within and not bool((size > self._atol + self._rtol * y.abs()).any())
+            made.within = made.within and not bool((size > self._atol + self._rtol * size_y).any())
+        scale = torch.maximum(x.abs(), size_y).clamp_(min=torch.finfo(size.dtype).tiny)
+        made.max_rel = float(size.div_(scale).amax())
+
+
+_ROUNDED: Final = 1 + 1e-6
+"""How much a distance may have lost to rounding in a narrow dtype."""
+
+
+def _finite(
+    made: _Tally, x: torch.Tensor, y: torch.Tensor, unlike: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Both sides in the widest dtype and their distance, zero where either is not finite, which is counted."""
+    finite = torch.isfinite(x) & torch.isfinite(y)
+    strange = (unlike != 0) & ~finite
+    made.not_finite = int(torch.count_nonzero(strange))
+    made.within = not bool((strange & ~(torch.isnan(x) & torch.isnan(y))).any())
+    wide = torch.complex128 if x.is_complex() else torch.float64
+    x, y = (torch.where(finite, value.to(wide), 0.0) for value in (x, y))
+    return x, y, x - y
 
 
 def _working(forms: tuple[Form, Form], a: _Values, b: _Values) -> torch.dtype | None:
@@ -265,7 +276,7 @@ def _find_first(
     if order.rising:
         if 0 <= before <= order.place(first):
             return
-        at = int(unlike.view(torch.uint8).argmax())
+        at = int((unlike != 0).view(torch.uint8).argmax())
         made.first = order.place(first + at)
     else:
         found = unlike.nonzero().flatten()

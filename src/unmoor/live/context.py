@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from unmoor.errors import DeviceMismatch, UsageError
 from unmoor.values.mismatch import Fix, Met, Mismatch
@@ -28,7 +29,7 @@ from .context_names import Known, Names, each_module, each_optimizer, storage_of
 from .context_optimizer import Apart, apart, capturable_on_cpu, optimizer_of
 from .context_replay import works_on_one_device
 
-__all__ = ["read_mismatch", "refuse_strangers"]
+__all__ = ["MODELS", "OPTIMIZERS", "read_mismatch", "refuse_strangers"]
 
 _OTHER: Final = tuple(
     getattr(torch, name) for name in ("OutOfMemoryError", "AcceleratorError") if hasattr(torch, name)
@@ -45,6 +46,11 @@ def read_mismatch(error: BaseException, traceback: TracebackType | None, model: 
     if not seen or (seen[-1].is_user and seen[-1] == steps[-1] and seen[-1].raises):
         return None
     return _Reading(error, steps, seen, model, optimizer).read()
+
+
+MODELS: Final = (nn.Module, type(None))
+OPTIMIZERS: Final = (Optimizer, type(None))
+"""What is a model and an optimizer at first sight, which is all that there is time for at every step."""
 
 
 def refuse_strangers(model: Any, optimizer: Any) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "available",
     "device_fallback",
     "device_module",
+    "fallback_and_why",
     "is_available",
     "of_other_ranks",
     "own_index",
@@ -47,8 +48,15 @@ def device_fallback() -> torch.device:
 
     Raises DeviceError where LOCAL_RANK is beyond the devices here, so that ranks would share one unasked.
     """
+    return fallback_and_why()[0]
+
+
+def fallback_and_why() -> tuple[torch.device, str]:
+    """The device that model_device="auto" means, and the rule by which it is that one."""
     kind = _accelerator_type()
-    return torch.device("cpu") if kind is None else _own(kind)
+    if kind is None:
+        return torch.device("cpu"), "this torch has no accelerator here"
+    return _own_and_why(kind)
 
 
 def of_other_ranks() -> dict[str, int]:
@@ -74,14 +82,22 @@ def own_index(kind: str) -> int:
 
 def _own(kind: str) -> torch.device:
     """This process's own device of a type that is present."""
+    return _own_and_why(kind)[0]
+
+
+def _own_and_why(kind: str) -> tuple[torch.device, str]:
     if not _is_numbered(kind):
-        return torch.device(kind)
+        return torch.device(kind), f"the accelerator of this machine is {kind}"
     current, rank = _current(kind), _local_rank()
-    if current or rank is None or _sees_one(kind):
-        return torch.device(kind, current)
+    if current:
+        return torch.device(kind, current), f"the program has made it the current {kind} device"
+    if rank is None:
+        return torch.device(kind, 0), f"the first {kind} device; LOCAL_RANK is not set, so no launcher shares them out"
+    if _sees_one(kind):
+        return torch.device(kind, 0), f"the launcher shows this process one {kind} device alone"
     if rank >= _count(kind):
         raise _shared(kind, rank)
-    return torch.device(kind, rank)
+    return torch.device(kind, rank), f"the one of LOCAL_RANK={rank}"
 
 
 def _is_numbered(kind: str) -> bool:

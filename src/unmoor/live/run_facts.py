@@ -24,6 +24,7 @@ from .run_facts_optimizers import (
     scaler_facts,
     schedule_facts,
 )
+from .shards import local_of
 from .survey import members, refuse_swapped
 
 __all__ = ["NOTHING", "collect_run"]
@@ -117,7 +118,10 @@ def _generators(models: tuple[ModelFacts, ...], found: Mapping[str, list[Member]
 
 
 def _not_finite(found: Mapping[str, list[Member]], batch: Any) -> Iterator[tuple[str, str]]:
-    """Places of values that are infinite or no number. One question to each device, for all its tensors together."""
+    """Places of values that are infinite or no number. One question to each device, for all its tensors together.
+
+    Of what ranks share out each looks at its own part: no rank waits for another.
+    """
     from .moving import leaves, place_text
 
     places = [(place_text("batch", p), t) for p, t in leaves(batch)] if batch is not NOTHING else []
@@ -129,7 +133,7 @@ def _not_finite(found: Mapping[str, list[Member]], batch: Any) -> Iterator[tuple
         if isinstance(tensor, torch.Tensor) and _has_values(tensor):
             by_device.setdefault(tensor.device, []).append((place, tensor))
     for device, tensors in by_device.items():
-        flags = torch.stack([torch.isfinite(tensor.detach()).all() for _, tensor in tensors]).tolist()
+        flags = torch.stack([torch.isfinite(local_of(tensor).detach()).all() for _, tensor in tensors]).tolist()
         yield from ((place, devices.tag(device)) for (place, _), fine in zip(tensors, flags, strict=True) if not fine)
 
 

@@ -122,7 +122,9 @@ def _local(step: dis.Instruction) -> str:
 
 def argument_names(module: nn.Module) -> tuple[tuple[str, ...], bool]:
     """What forward takes by position in order, then by keyword alone; and whether it takes any keyword."""
-    code = getattr(_function(module.__dict__.get("forward") or getattr(type(module), "forward", None)), "__code__", None)
+    code = getattr(
+        _function(module.__dict__.get("forward") or getattr(type(module), "forward", None)), "__code__", None
+    )
     if code is None:
         return (), True
     number = code.co_argcount + code.co_kwonlyargcount

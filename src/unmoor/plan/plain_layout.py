@@ -25,6 +25,9 @@ from .told_roles import with_told_roles
 
 __all__ = ["plain_layout"]
 
+_ROLES: Final = (*ROLES, "custom")
+"""What is laid out by its word, in this order; `custom` are objects of the user's own in folders that number them."""
+
 _EXTRA: Final = "extra"
 _GONE: Final = object()
 _HOST: Final = {"torch-cpu": "torch", "numpy": "numpy", "python": "python"}
@@ -74,7 +77,7 @@ def _placed(catalog: Catalog) -> _Placed:
     offered = [
         part
         for part in catalog.run_parts()
-        if part.role in ROLES and part.kind != "tensors" and not part.detail.get("meant")
+        if part.role in _ROLES and part.kind != "tensors" and not part.detail.get("meant")
         and not part.detail.get("aside") and isinstance(part.node, Mapping)
     ]  # fmt: skip
     offered = [part for part in offered if not any(_is_below(part.keys, other.keys) for other in offered)]
@@ -82,7 +85,7 @@ def _placed(catalog: Catalog) -> _Placed:
         if part.role not in ("model", "rng"):
             placed.roles.setdefault(part.role, []).append(part)
     placed.roles["model"] = _models([part for part in offered if part.role == "model"])
-    placed.roles = {role: placed.roles[role] for role in ROLES if role in placed.roles and _keys(placed.roles[role])}
+    placed.roles = {role: placed.roles[role] for role in _ROLES if role in placed.roles and _keys(placed.roles[role])}
     _streams(catalog, placed)
     return placed
 
@@ -92,11 +95,13 @@ def _is_below(keys: Keys, other: Keys) -> bool:
 
 
 def _models(parts: Sequence[Part]) -> list[Part]:
-    """What is the model: of several, the one that bears its name; all but the best of earlier ones where none does.
+    """What is the model: of several, those that are counted, or the one that bears its name; else all but the best.
 
     An average alone is none for certain, unless it is all that there is.
     """
     sure = [part for part in parts if not is_average(part) or (len(parts) == 1 and not part.keys)]
+    if len(sure) > 1 and all(isinstance(key, int) for key in _keys(sure)):
+        return sure
     named = [part for part in sure if names_role(part, "model")]
     return named if len(named) == 1 else [part for part in sure if not _is_best(part)] or sure
 

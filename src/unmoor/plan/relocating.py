@@ -1,7 +1,7 @@
 """Which storage of a file gets which device tag: the role table for one device, map_location's meaning for a mapping.
 
 As in a load that asks for the same, random number state is on the CPU whatever is asked; tensors without data keep
-their tag. Pure: a catalog in, tags out. Whether this machine has a device does not matter here: the file is for another.
+their tag. Pure: a catalog in, tags out. Whether this machine has a device does not matter: the file is for another.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _goal(text: Any) -> str:
     kind = split_tag(tag)[0]
     if not is_tag(tag):
         raise UsageError(
-            f"no torch knows a device {tag!r}", remedy=f"Types are {', '.join(sorted(_loadable()))}; with an index as 0:"
+            f"no torch knows a device {tag!r}",
+            remedy=f"Types are {', '.join(sorted(_loadable()))}; with an index as 0:",
         )
     if kind in _WITHOUT_DATA:
         raise UsageError(

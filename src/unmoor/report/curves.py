@@ -105,4 +105,5 @@ def _mark(axes: Any, proof: Proof) -> None:
 
 
 def _numbers(values: Any) -> list[float]:
-    return [math.nan if value is None else value for value in values]
+    """Values to draw; what is missing or not finite leaves a gap."""
+    return [value if value is not None and math.isfinite(value) else math.nan for value in values]

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from unmoor.errors import DeviceMismatch
-from unmoor.live.context import read_mismatch, refuse_strangers
+from unmoor.live.context import MODELS, OPTIMIZERS, read_mismatch, refuse_strangers
 from unmoor.report.mismatch import details, headline, remedy, with_text
 
 __all__ = ["DeviceContext"]
@@ -27,7 +27,8 @@ class DeviceContext:
     __slots__ = ("_model", "_optimizer")
 
     def __init__(self, model: Any, optimizer: Any) -> None:
-        refuse_strangers(model, optimizer)
+        if not (isinstance(model, MODELS) and isinstance(optimizer, OPTIMIZERS)):
+            refuse_strangers(model, optimizer)
         self._model, self._optimizer = model, optimizer
 
     def __enter__(self) -> Any:

@@ -150,12 +150,14 @@ def _cost(plan: Plan, added: Sequence[Offer]) -> Iterator[str]:
     for offer in added:
         if offer.value is None:
             yield f"{offer.keyword} starts fresh: its saved state is not restored"
-        elif offer.keyword in _MEANING and (offer.keyword, offer.value) in _COSTS:
+        elif isinstance(offer.value, str) and (offer.keyword, offer.value) in _COSTS:
             yield _COSTS[offer.keyword, offer.value]
-    for changes, what in ((plan.missing, "stays as it is"), (plan.unexpected, "is dropped")):
-        names = [f"{change.label} {change.name}".strip() for change in changes]
+    let_through = {offer.keyword for offer in added} & {"missing", "mismatched"}
+    kept = (*plan.missing, *(plan.fresh if let_through else ()))
+    for changes, what in ((kept, "as in the live run"), (plan.unexpected, "dropped")):
+        names = list(dict.fromkeys(f"{change.label} {change.name}".strip() for change in changes))
         if names:
-            yield f"{listing(names, 3)} {what}"
+            yield f"{what}: {listing(names, 3)}"
 
 
 _COSTS: Final[dict[tuple[str, Any], str]] = {
@@ -166,4 +168,3 @@ _COSTS: Final[dict[tuple[str, Any], str]] = {
     ("order", "file"): "nothing proves that optimizer state finds its own parameters: the file's order is believed",
     ("order", "live"): "nothing proves that optimizer state finds its own parameters: the live order is believed",
 }
-_MEANING: Final = frozenset(keyword for keyword, _ in _COSTS)

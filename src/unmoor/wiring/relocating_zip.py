@@ -117,7 +117,7 @@ class _New:
 
 
 def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
-    """The records to put in the place of those that hold tags; of the pickles is proved that they say what they should."""
+    """The records to put in the place of those that hold tags, the pickles proved to say what they should."""
     end = read_end(reader)
     archive = _whole(reader, end)
     if archive.trailing:
@@ -134,7 +134,9 @@ def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
     top = next(raw for raw in old if raw.endswith(_PICKLE.encode())).removesuffix(_PICKLE.encode())
     records[top + RECORD.encode()] = record_of(Superseded(archive.size, moves))
     raw, ends = read(reader, end.offset, end.size), read(reader, end.start, end.after - end.start)
-    return _New(addition(archive.size, raw, ends, records), records, end.entries + len(records) - len(old.keys() & records))
+    return _New(
+        addition(archive.size, raw, ends, records), records, end.entries + len(records) - len(old.keys() & records)
+    )
 
 
 def _named(reader: Reader, end: End, catalog: Catalog) -> dict[bytes, Record]:
