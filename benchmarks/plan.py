@@ -14,11 +14,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from unmoor.describe.pausing import collector_paused
 from unmoor.plan.policy import Policy
 from unmoor.plan.restore import plan_restore
 from unmoor.values.catalog import Catalog, Part, TensorEntry
 from unmoor.values.nodes import Span, Storage, TensorNode
+from unmoor.values.pausing import collector_paused
 from unmoor.values.target import Slot, Target, TargetGroup, TargetModule, TargetOptimizer, TargetParam
 
 from .common import options, table

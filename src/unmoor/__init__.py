@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from .values.difference import Difference
     from .values.explanation import Explanation
     from .values.finding import Finding
+    from .values.machine import Machine
     from .values.nodes import Opaque
     from .values.plan import Plan
     from .values.preflight import Preflight
     from .values.proof import Proof
-    from .values.machine import Machine
     from .values.relocation import Relocation
     from .values.report import Receipt, Report
     from .values.verification import Verification

@@ -243,7 +243,8 @@ def prove(
         and epochs done, which your program keeps too.
     tolerance: relative; only where the resumed run takes another arithmetic (another kind of device, another wrapper or
         number of ranks). The state right after the restore is held bit for bit in any case.
-    repeat: take the uninterrupted run again where a difference has no cause, to tell a run that does not repeat itself.
+    repeat: take the uninterrupted run again where steps differ on the same data, to tell a run that does not repeat
+        itself.
     deterministic: take kernels that repeat, where torch has them.
     seed: of the processes before they build; the one that resumes is seeded otherwise, so that nothing is equal by
         luck. What your program seeds itself, it seeds in build.

@@ -97,4 +97,4 @@ def test_a_mismatch_is_plain_json(sim):
     document = json.loads(json.dumps(_told(CASES["labels_left_behind"]).mismatch.to_json()))
     assert document["place"] == "loss"
     assert document["met"][1]["name"] == "batch['labels']"
-    assert document["fix"]["line"].startswith("batch =")
+    assert document["fixes"][0]["line"].startswith("batch =")

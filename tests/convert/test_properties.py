@@ -74,7 +74,7 @@ def trees(draw):
     return {"tree": draw(nodes), "tensors": tensors, "again": tensors[0]}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(tree=trees(), through=st.sampled_from(["torch", "legacy", "compact", "torch legacy torch"]))
 def test_there_and_back_is_the_identity(tree, through):
     """Law 5: exact, whatever the tree: values, strides, dtypes, containers, and which tensors share a storage."""
@@ -97,7 +97,7 @@ def test_there_and_back_is_the_identity(tree, through):
     assert found["again"] is found["tensors"][0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(tree=trees(), step=st.integers(0, 9), value=st.just(7))
 def test_compact_keeps_what_shares_elements(tree, step, value):
     """A write through one view shows in every other that has the element, and in no more than before."""

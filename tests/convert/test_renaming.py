@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch.optim.swa_utils import AveragedModel
 
 import unmoor
 from unmoor.plan.renaming import module_paths, naming, new_names
+from unmoor.plan.renaming_tree import renamed
+from unmoor.plan.taking import take
 
 from .trees import difference, run
 
@@ -234,3 +237,22 @@ def test_paths_of_modules_follow_their_tensors():
         "a.x": "b.x",
         "c": "c",
     }
+
+
+def test_what_single_ranks_have_follows(tmp_path):
+    """Leaves that a rank has of its own, and what the manifest says of them, go by the new names too."""
+    torch.save(
+        {
+            "model": {"module.w": torch.ones(2), "module.b": torch.ones(1)},
+            "ranks": {"1": {"model": {"module.w": torch.ones(2)}}},
+        },
+        tmp_path / "a.pt",
+    )
+    ranks = {"1": {"whole": [["model", "module.w"]], "absent": [["model", "module.b"], ["step"]]}}
+    manifest = {"world_size": 2, "roles": {"model": {"role": "model", "keys": ["model"]}}, "ranks": ranks}
+    catalog = replace(unmoor.describe(tmp_path / "a.pt"), manifest=manifest)
+    made, changes = renamed(take(catalog, None), catalog, naming("module.", None, None))
+    assert list(made.tree["model"]) == ["w", "b"]
+    assert list(made.tree["ranks"]["1"]["model"]) == ["w"]
+    assert made.manifest["ranks"] == {"1": {"whole": [["model", "w"]], "absent": [["model", "b"], ["step"]]}}
+    assert [change.after for change in changes] == ["w", "b"]

@@ -54,7 +54,9 @@ STEPS = Difference(
         *LAYERS,
         apart("model.head.weight", (10, 64), differing=3, first=(2, 17), cosine=0.4),
         apart("model.head.bias", (10,), differing=10, first=(0,), not_finite=2),
-        apart("optimizer.state.0.step", (), differing=1, first=(), values=(1000.0, 2000.0), cosine=1.0, role="optimizer"),
+        apart(
+            "optimizer.state.0.step", (), differing=1, first=(), values=(1000.0, 2000.0), cosine=1.0, role="optimizer"
+        ),
         apart("rng.torch", (5056,), differing=2, first=(8,), role="rng"),
         TensorDifference("model.embed", leaf("model.embed", (94, 64)), leaf("model.embed", (95, 64))),
     ),
@@ -117,7 +119,9 @@ def test_escapes_of_a_file_do_not_reach_the_terminal():
     assert "\x07" not in difference_text(hostile)
 
 
-BAD = BadData("checksum", "a/data/7", "", ("optimizer.state.3.exp_avg",), "", 8_423_104, 8_488_640, 0x5F1C09AA, 0x91BE3D02)
+BAD = BadData(
+    "checksum", "a/data/7", "", ("optimizer.state.3.exp_avg",), "", 8_423_104, 8_488_640, 0x5F1C09AA, 0x91BE3D02
+)
 VERIFICATIONS = {
     "verify_good": Verification("run.pt", "torch-zip", (), 524, 517, 3 << 30, 0.62),
     "verify_bare": Verification(
@@ -133,7 +137,7 @@ VERIFICATIONS = {
     "verify_many": Verification("run.pt", "torch-zip", (BAD,) * 40, 524, 400, 3 << 30, 0.62),
     "verify_cut": Verification(
         "run.pt", "zip",
-        (BadData("structure", "run.pt", "run.pt is a truncated zip: no end record, 9,000 bytes", details=("one", "two")),),
+        (BadData("structure", "run.pt", "run.pt is a truncated zip: no end, 9,000 bytes", details=("one", "two")),),
         0, 0, 0, 0.001, newest="old.pt",
     ),
     "verify_findings": Verification(

@@ -112,7 +112,7 @@ class _Run:
                 self.faults.append(Fault(f"{self.place(block)}: $ {command}", "", wanted, real(got)))
             else:
                 lines += wanted.split("\n") if wanted else []
-        if differs:
+        if differs and not any("Traceback (most recent call last)" in line for line in lines):
             self.changes.append((block, lines))
 
     def command(self, text: str) -> str:

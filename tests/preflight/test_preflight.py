@@ -38,7 +38,7 @@ BROKEN = {
     "input_left": ("layer.self_attn (MultiheadAttention)", "inputs", "inputs = unmoor.to_device(inputs, like=model)"),
     "labels_left": ("loss (CrossEntropyLoss)", "labels", "labels = unmoor.to_device(labels, like=model)"),
     "weight_left": ("loss (CrossEntropyLoss)", "loss.weight", 'loss.to("cuda:0")'),
-    "batch_of_the_usual_step": ("criterion (CrossEntropyLoss)", "batch[1]", "batch = unmoor.to_device("),
+    "batch_of_the_usual_step": ("loss (CrossEntropyLoss)", "batch[1]", "batch = unmoor.to_device("),
     "attribute_left": ("Masked", "mask", "self.register_buffer("),
     "made_in_forward": ("Noisy", "noise", "noise = torch.zeros(16, device=x.device)"),
     "tokens_left": ("words (Embedding)", "inputs", "inputs = unmoor.to_device("),

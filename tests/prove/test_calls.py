@@ -108,9 +108,12 @@ def test_what_the_build_function_cannot_do_is_said(how, text):
         proved("plain", **how)
 
 
-def test_a_wrapper_goes_around_a_run_with_the_usual_step():
-    """Where the step is unmoor's own, the model is wrapped after it was built."""
-    assert proved("plain", steps=12, cut=8, wrap="data_parallel").difference.component == "data order"
+@pytest.mark.parametrize("wrap", ["data_parallel", "tests.prove.runs:in_parallel"])
+def test_a_wrapper_goes_around_a_run_with_the_usual_step(wrap):
+    """Where the step is unmoor's own, the model is wrapped after it was built; by a word, or by a function."""
+    proof = proved("one_batch", resume_wrap=wrap)
+    assert proof.ok
+    assert proof.setting == (("wrapper", f"saved in none, resumed in {wrap}"),)
 
 
 def test_functions_have_one_name_here_and_elsewhere(tmp_path, monkeypatch):

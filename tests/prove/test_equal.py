@@ -67,5 +67,5 @@ def test_the_folder_keeps_checkpoint_and_recordings(tmp_path):
 
     place = tmp_path / "proof"
     prove_run(Wanted("tests.prove.runs:plain", 4, 2), folder=place, picture=None, launch=_launch)
-    assert sorted(p.name for p in place.iterdir()) == ["again", "checkpoint.pt", "first", "resumed", "whole"]
+    assert sorted(p.name for p in place.iterdir()) == ["checkpoint.pt", "first", "resumed", "whole"]
     assert unmoor.describe(place / "checkpoint.pt").roles().keys() >= {"model", "optimizer"}

@@ -77,8 +77,12 @@ def place_of(path: Path, name: str, base: int = 0) -> int:
     with zipfile.ZipFile(path) as archive:
         info = next(info for info in archive.infolist() if info.filename.endswith(name))
     header = info.header_offset
-    return base + header + 30 + int.from_bytes(data[header + 26 : header + 28], "little") + int.from_bytes(
-        data[header + 28 : header + 30], "little"
+    return (
+        base
+        + header
+        + 30
+        + int.from_bytes(data[header + 26 : header + 28], "little")
+        + int.from_bytes(data[header + 28 : header + 30], "little")
     )
 
 

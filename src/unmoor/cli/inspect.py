@@ -38,8 +38,15 @@ def command(path: str, *, as_json: bool, all_tensors: bool, target: str | None) 
     Runs nothing from the file, reads no tensor data and needs no PyTorch.
     """
     from unmoor import api
+    from unmoor.values.pausing import collector_paused
 
-    catalog = api.describe(path)
+    with collector_paused():
+        catalog = api.describe(path)
+        _tell(catalog, as_json=as_json, all_tensors=all_tensors, target=target)
+    return verdict(catalog.findings)
+
+
+def _tell(catalog: Catalog, *, as_json: bool, all_tensors: bool, target: str | None) -> None:
     if target is not None:
         _write_page(catalog, target, quiet=as_json)
     if as_json:
@@ -51,7 +58,6 @@ def command(path: str, *, as_json: bool, all_tensors: bool, target: str | None) 
 
         width, ellipsis = page(sys.stdout)
         say_lines(inspect_lines(catalog, width=width, all_tensors=all_tensors, ellipsis=ellipsis))
-    return verdict(catalog.findings)
 
 
 def _write_page(catalog: Catalog, target: str, *, quiet: bool) -> None:

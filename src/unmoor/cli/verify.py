@@ -103,4 +103,3 @@ def _verified(path: str) -> Verification:
 
 def _code(made: Verification) -> int:
     return FILE if made.faults else verdict(made.findings)
-

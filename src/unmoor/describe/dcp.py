@@ -20,6 +20,7 @@ from unmoor.filing import Reader, open_reader, read
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Chunk, Storage, TensorNode
+from unmoor.values.pausing import collector_paused
 from unmoor.values.text import count, format_bytes, listing
 
 from .assemble import Contents, assemble
@@ -29,7 +30,6 @@ from .dcp_metadata import Folder, Place, Stored, own_names_left_out, read_folder
 from .dcp_tree import gathered, grown, restored_forms
 from .items import Item, Items
 from .outline import Outline
-from .pausing import collector_paused
 from .reading import MAX_PICKLE, Reading, read_pickle
 
 __all__ = ["METADATA", "describe_dcp", "read_metadata"]

@@ -9,10 +9,10 @@ from typing import Final
 
 from unmoor.filing import Reader, open_reader
 from unmoor.values.catalog import Catalog
+from unmoor.values.pausing import collector_paused
 
 from .detect import detect, name_finding
 from .flat_ranks import shard_finding
-from .pausing import collector_paused
 from .safetensors import describe_safetensors
 from .torch_legacy import describe_legacy
 from .torch_tar import describe_tar

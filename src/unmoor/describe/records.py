@@ -1,7 +1,7 @@
 """Everything in a checkpoint that has a checksum of its own: tensor data, and the records that are none.
 
-A zip sums up each of its records, the pickle, the manifest and the byte order among them; an item of a sharded folder is
-such a zip. Other formats have no checksums. What is damaged is told and the rest listed all the same.
+A zip sums up each of its records, the pickle, the manifest and the byte order among them; an item of a sharded folder
+is such a zip. Other formats have no checksums. What is damaged is told and the rest listed all the same.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
 from unmoor.values.flat import Slice, chunks_of, slices_of
 from unmoor.values.nodes import Chunk, TensorNode
+from unmoor.values.pausing import collector_paused
 from unmoor.values.text import count, listing
 
 from .assemble import Contents, assemble
 from .chunks import empty_tensor, whole_tensor
 from .outline import Outline
-from .pausing import collector_paused
 from .storages import storages_of
 from .zero_files import Ranks, find_step, plain_state, read_ranks
 from .zero_layout import Layout, Part, shape_of

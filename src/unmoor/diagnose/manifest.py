@@ -106,7 +106,9 @@ def _arrays(catalog: Catalog, manifest: Mapping[str, Any]) -> Iterator[Finding]:
         key_text(keys) for keys in (arrays if isinstance(arrays, list) else ()) if not _follow(catalog.tree, keys)[0]
     ]
     if lost:
-        yield _error("manifest-array", lost[0], f"the manifest tells of numpy arrays that are not there: {listing(lost)}")
+        yield _error(
+            "manifest-array", lost[0], f"the manifest tells of numpy arrays that are not there: {listing(lost)}"
+        )
 
 
 def _ranks(catalog: Catalog, manifest: Mapping[str, Any]) -> Iterator[Finding]:
@@ -124,7 +126,9 @@ def _ranks(catalog: Catalog, manifest: Mapping[str, Any]) -> Iterator[Finding]:
 def _follow(tree: Any, keys: list[Any]) -> tuple[bool, Any]:
     """Whether something stands at a key path, and what."""
     for key in keys:
-        if (isinstance(tree, Mapping) and key in tree) or (isinstance(tree, list | tuple) and type(key) is int and 0 <= key < len(tree)):
+        if (isinstance(tree, Mapping) and key in tree) or (
+            isinstance(tree, list | tuple) and type(key) is int and 0 <= key < len(tree)
+        ):
             tree = tree[key]
         else:
             return False, None

@@ -39,7 +39,9 @@ SMALL: Final = 64 << 10
 class Measure(Protocol):
     """Takes elements that are to be held against each other, from any thread."""
 
-    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> bool:
+    def differ(
+        self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int
+    ) -> bool:
         """Elements of both sides of a pair, number `first` of `order` and those that follow; whether any differs."""
 
     def same(self, pair: int, a: memoryview, form: Form) -> None:
@@ -115,9 +117,7 @@ def _packed(node: TensorNode) -> bool:
 def _pieces(pairs: Sequence[Pair]) -> Iterator[_One]:
     """Every piece, tensor after tensor in the order of the first file."""
     for pair in sorted(pairs, key=lambda pair: _place(pair.a)):
-        found = (
-            piece for patch in patches(pair.a, pair.b) for piece in pieces(patch, STRETCH if patch.alike else BOX)
-        )
+        found = (piece for patch in patches(pair.a, pair.b) for piece in pieces(patch, STRETCH if patch.alike else BOX))
         for number, piece in enumerate(found):
             yield _One(pair, piece, number)
 

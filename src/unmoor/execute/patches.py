@@ -28,7 +28,7 @@ _FEW: Final = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
-    """Elements of both sides: windows `a` and `b` of one shape, each in one storage; from `start` of the whole tensor."""
+    """Elements of both sides: windows `a` and `b` of one shape, each in one storage, from `start` of the whole on."""
 
     start: tuple[int, ...]
     a: TensorNode

@@ -139,19 +139,19 @@ def _loss(built: Built, model: Any, batch: Any) -> Any:
             f"{built.name}() gives neither a train_step nor a loader or batch, so no step can be taken",
             remedy="Return a train_step, a loader, or a batch.",
         )
-    criterion = built["loss"]
+    loss = built["loss"]
     if isinstance(batch, Mapping):
         key = next((key for key in TARGETS if key in batch), None)
-        if criterion is None or key is None:
+        if loss is None or key is None:
             return _own_loss(model(**batch), built)
         inputs = {name: value for name, value in batch.items() if name != key}
         output = model(**inputs) if len(inputs) > 1 else model(*inputs.values())
-        return criterion(output, batch[key])
-    if isinstance(batch, tuple | list) and len(batch) == 2 and criterion is not None:
-        return criterion(model(batch[0]), batch[1])
+        return loss(output, batch[key])
+    if isinstance(batch, tuple | list) and len(batch) == 2 and loss is not None:
+        return loss(model(batch[0]), batch[1])
     raise UsageError(
         f"how {built.name}'s run takes a step is not clear from a batch of {type(batch).__name__}"
-        + ("" if criterion is not None else " and no loss"),
+        + ("" if loss is not None else " and no loss"),
         remedy="Return a train_step: a function that takes a batch, takes one step and returns its loss.",
     )
 

@@ -87,7 +87,9 @@ class Comparison:
         self._tallies: dict[int, _Tally] = {}
         self._lock = threading.Lock()
 
-    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> bool:
+    def differ(
+        self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int
+    ) -> bool:
         """Elements of both sides, number `first` of `order` and those that follow; whether any differs."""
         one, other = _values(a, forms[0]), _values(b, forms[1])
         by_bits = forms[0].dtype == forms[1].dtype and forms[0].bits == forms[1].bits
@@ -157,7 +159,7 @@ class Comparison:
         elif x is None or y is None:
             return _Tally(differing=len(a.bits) // a.width, first=order.place(first), numeric=False)
         else:
-            unlike = (x != y) & ~((x != x) & (y != y))  # noqa: PLR0124 - NaN is what is not itself
+            unlike = (x != y) & ~((x != x) & (y != y))  # NaN is what is not itself
         made = _Tally(differing=int(torch.count_nonzero(unlike)), numeric=x is not None)
         if made.differing:
             _find_first(made, unlike, a, b, order, first, before.first)

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from unmoor.errors import DeviceMismatch, UsageError
 from unmoor.values.mismatch import Fix, Met, Mismatch
 
-from .context_fix import Culprit, anchor_in, fix_for, making_of
+from .context_fix import Culprit, anchor_in, fixes_for, making_of
 from .context_frames import Source, Step, source_line, steps_of, user_steps
 from .context_hidden import datasets, is_hidden, spot_of, step_in, wrapper_tensors
 from .context_look import Operand, is_factory, operands
@@ -97,7 +97,7 @@ class _Reading:
         name = self.names.variable(optimizer)
         called = name.name if name is not None else "optimizer"
         met = self._met(parameter, self._known(parameter), "", "parameter")
-        fix = Fix("capturable", f'for group in {called}.param_groups: group["capturable"] = False')
+        fix = (Fix("capturable", f'for group in {called}.param_groups: group["capturable"] = False'),)
         return self._mismatch("capturable", called, type(optimizer).__name__, [met], str(parameter.device), fix)
 
     def _optimizer_mismatch(self, optimizer: torch.optim.Optimizer, parts: list[Apart]) -> Mismatch:
@@ -113,7 +113,7 @@ class _Reading:
         mets.append(self._met(first, self._known(first), "parameter", "parameter"))
         called = name.name if name is not None else "optimizer"
         home = str(first.device)
-        fix = fix_for(culprits, self.names, self.model, home, "")
+        fix = fixes_for(culprits, self.names, self.model, home, "")
         return self._mismatch("optimizer", called, type(optimizer).__name__, mets, home, fix)
 
     def _of_wrapper(self) -> Mismatch | None:
@@ -124,7 +124,7 @@ class _Reading:
         wrapper, tensor, home = found
         known = self._known(tensor)
         met = [self._met(tensor, known, "", known.kind if known else "parameter")]
-        fix = fix_for([Culprit(met[0], known, None)], self.names, self.model or wrapper, home, "")
+        fix = fixes_for([Culprit(met[0], known, None)], self.names, self.model or wrapper, home, "")
         return self._mismatch("wrapper", self.names.of_module(wrapper)[0], type(wrapper).__name__, met, home, fix)
 
     def _of_operands(self) -> Mismatch | None:
@@ -256,7 +256,7 @@ class _Reading:
             mets, culprits = [mets[i] for i in kept], [culprits[i] for i in kept]
         away = [culprit for culprit in culprits if culprit.met.device != home]
         last = self.users[-1] if self.users else self.last
-        fix = fix_for(away, self.names, self.model, home, anchor_in(last, Source(last), home))
+        fix = fixes_for(away, self.names, self.model, home, anchor_in(last, Source(last), home))
         place, owner = "", ""
         if self.module is not None and (situation == "module" or self.module == last):
             place, owner = self.names.of_module(self.module.value("self"))
@@ -270,11 +270,13 @@ class _Reading:
         own = [met.device for met in mets if met.kind == "parameter" and met.device in devices]
         return own[0] if own else max(devices, key=lambda device: (self.counts[device], -devices.index(device)))
 
-    def _mismatch(self, situation: str, place: str, owner: str, mets: list[Met], home: str, fix: Fix) -> Mismatch:
+    def _mismatch(
+        self, situation: str, place: str, owner: str, mets: list[Met], home: str, fixes: tuple[Fix, ...]
+    ) -> Mismatch:
         named = {met.name for met in mets}
         others = Counter(str(p.device) for name, p in self.names.parameters.items() if name not in named)
         lines = dict.fromkeys(source_line(step) for step in (*self._calling(), *self.users[-1:]))
-        return Mismatch(situation, place, owner, tuple(mets), home, fix, tuple(lines), dict(others))
+        return Mismatch(situation, place, owner, tuple(mets), home, fixes, tuple(lines), dict(others))
 
     def _by_nearness(self) -> list[Step]:
         """The user's frames for names: the one that called the model, those around it outwards, then those within."""

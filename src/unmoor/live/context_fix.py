@@ -15,7 +15,7 @@ from .context_frames import Source, Step, source_line
 from .context_look import is_factory, look
 from .context_names import Known, Names
 
-__all__ = ["Culprit", "Making", "anchor_in", "fix_for", "making_of"]
+__all__ = ["Culprit", "Making", "anchor_in", "fixes_for", "making_of"]
 
 _ORDER: Final = ("made", "attribute", "loss", "state", "given", "result", "buffer", "parameter", "gradient")
 """Which tensor the fix is for, where several are away."""
@@ -48,9 +48,14 @@ def making_of(step: Step, root: str) -> Making | None:
     made = None
     for statement, value in sorted(_assignments(source.function(), root), key=lambda pair: pair[0].lineno):
         if (statement.end_lineno or statement.lineno) < step.line or isinstance(statement, ast.For | ast.AsyncFor):
-            call = next((node for node in ast.walk(value) if is_factory(node, step)), None)
+            call = None if _moves(value) else next((node for node in ast.walk(value) if is_factory(node, step)), None)
             made = Making(source, statement, call) if isinstance(call, ast.Call) else None
     return made
+
+
+def _moves(value: ast.expr) -> bool:
+    """Whether an expression moves what it makes, so that a device for the making would change nothing."""
+    return any(isinstance(node, ast.Attribute) and node.attr in ("to", "cpu", "cuda") for node in ast.walk(value))
 
 
 def _assignments(function: ast.AST | None, root: str) -> Iterator[tuple[ast.stmt, ast.expr]]:
@@ -80,14 +85,16 @@ class Culprit:
         self.is_loss = type(held).__module__ == "torch.nn.modules.loss"
 
 
-def fix_for(culprits: list[Culprit], names: Names, model: Any, home: str, anchor: str) -> Fix:
-    """The cure for the gravest of the tensors that are away.
+def fixes_for(culprits: list[Culprit], names: Names, model: Any, home: str, anchor: str) -> tuple[Fix, ...]:
+    """The cures for the tensors that are away, the likeliest cause first.
 
     `anchor` is an expression that is at home where the code failed, "" where there is none.
     """
-    if not culprits:
-        return Fix("", "")
-    culprit = min(culprits, key=lambda one: _ORDER.index(one.met.kind))
+    ordered = sorted(culprits, key=lambda one: _ORDER.index(one.met.kind))
+    return tuple(dict.fromkeys(_fix(culprit, names, model, home, anchor) for culprit in ordered))
+
+
+def _fix(culprit: Culprit, names: Names, model: Any, home: str, anchor: str) -> Fix:
     kind, met, known = culprit.met.kind, culprit.met, culprit.known
     if kind == "made" and culprit.making is not None:
         return Fix("made", culprit.making.corrected(f"{anchor}.device" if anchor else repr(home)))

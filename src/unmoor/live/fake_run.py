@@ -17,7 +17,7 @@ from torch._subclasses import fake_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from unmoor.errors import UsageError
-from unmoor.values.mismatch import Fix, Met, Mismatch
+from unmoor.values.mismatch import Met, Mismatch
 from unmoor.values.preflight import Invented, Stop
 
 from .built import ABSENT, Built, build_run, parameters_of, take_step
@@ -137,7 +137,7 @@ def _mismatch(error: Exception, built: Built) -> Mismatch | None:
     met = tuple(Met("a tensor", "result", str(device)) for device in devices)
     lines = tuple(source_line(step) for step in user_steps(steps_of(error.__traceback__))[-1:])
     home = next((one.device for one in met if one.device != "cpu"), met[0].device)
-    return Mismatch("code", "", "", met, home, Fix("", ""), lines)
+    return Mismatch("code", "", "", met, home, lines=lines)
 
 
 def _stop(error: Exception, *, invented: bool) -> Stop:

@@ -25,7 +25,7 @@ def wrapper_of(word: str) -> Callable[[Any], Any]:
     name, _, backend = word.partition(":")
     if name == "compile":
         return partial(torch.compile, backend=backend or "inductor")
-    known: dict[str, Callable[[Any], Any]] = {"ddp": _ddp, "fsdp2": _fsdp2, "data_parallel": nn.DataParallel}
+    known: dict[str, Callable[[Any], Any]] = {"ddp": _ddp, "fsdp2": _fsdp2, "data_parallel": _data_parallel}
     found = known.get(word)
     if found is None:
         words = ", ".join(map(repr, WORDS))
@@ -33,8 +33,17 @@ def wrapper_of(word: str) -> Callable[[Any], Any]:
     return found
 
 
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _data_parallel(model: nn.Module) -> nn.Module:
+    """Over all devices of the model's type; one on the CPU stays there, also where there are others."""
+    return nn.DataParallel(model, device_ids=[] if _device(model).type == "cpu" else None)
+
+
 def _ddp(model: nn.Module) -> nn.Module:
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = _device(model)
     ids = None if device.type == "cpu" or device.index is None else [device.index]
     return nn.parallel.DistributedDataParallel(model, device_ids=ids)
 
@@ -46,7 +55,6 @@ def _fsdp2(model: nn.Module) -> nn.Module:
         from torch.distributed.fsdp import fully_shard
     except ImportError:  # before torch 2.6
         from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+    mesh = init_device_mesh(_device(model).type, (torch.distributed.get_world_size(),))
     fully_shard(model, mesh=mesh)
     return model

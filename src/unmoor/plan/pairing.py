@@ -111,9 +111,7 @@ class _Pairing:
 
     def _quantizers(self, one: TensorEntry, other: TensorEntry) -> None:
         numbers = [entry.node.quantizer if isinstance(entry.node, TensorNode) else None for entry in (one, other)]
-        plain = [
-            tuple(x for x in n or () if not isinstance(x, TensorNode | CompositeTensor)) for n in numbers
-        ]
+        plain = [tuple(x for x in n or () if not isinstance(x, TensorNode | CompositeTensor)) for n in numbers]
         if plain[0] != plain[1]:
             text, told = (", ".join(map(value_text, side)) or "none" for side in plain)
             self._value(ValueDifference(f"{one.path}.quantizer", "changed", text, told, one.role), other.path)
@@ -122,7 +120,9 @@ class _Pairing:
         """What stands among weights and is no tensor, such as extra state of modules."""
         if isinstance(one.node, Opaque) != isinstance(other.node, Opaque):
             side = "a" if isinstance(one.node, Opaque) else "b"
-            told = f"{part_label(one)}: {side} holds a pickled object, the other a state dict; tensors alone are compared"
+            told = (
+                f"{part_label(one)}: {side} holds a pickled object, the other a state dict; tensors alone are compared"
+            )
             self.made.notes.append(told)
             return
         place = _Place(_texts(one.keys), _texts(other.keys), _label(one, other), one.role)
@@ -145,9 +145,7 @@ class _Pairing:
         self._unpaired(one, other, found)
         self._groups(one, other, found)
         place = _Place(_texts(one.keys), _texts(other.keys), label, one.role)
-        rest = [
-            {key: value for key, value in part.node.items() if key not in _OPTIMIZER_KEYS} for part in (one, other)
-        ]
+        rest = [{key: value for key, value in part.node.items() if key not in _OPTIMIZER_KEYS} for part in (one, other)]
         self._trees(place, *rest)
         inner = _Place((*place.a, "state"), (*place.b, "state"), (*label, "state"), one.role)
         self._trees(inner, dict(found.a.unassigned), dict(found.b.unassigned))
@@ -270,9 +268,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _moved(pairs: Iterable[ParamPair], found: ParamPairs) -> list[str]:
-    homes = [
-        {identity: i for i, ids in enumerate(side.ids) for identity in ids} for side in (found.a, found.b)
-    ]
+    homes = [{identity: i for i, ids in enumerate(side.ids) for identity in ids} for side in (found.a, found.b)]
     return [each.name for each in pairs if homes[0].get(each.a) != homes[1].get(each.b)]
 
 

@@ -87,7 +87,9 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _children(list(value.args))
         states = value.state if isinstance(value.state, tuple) and len(value.state) == 2 else (value.state,)
         for state in states:
-            yield from _children(state) if isinstance(state, Mapping) else [("state", state)] if state is not None else []
+            yield from (
+                _children(state) if isinstance(state, Mapping) else [("state", state)] if state is not None else []
+            )
         yield from (value.kwargs or {}).items()
         yield from _children(value.items)
         yield from ((str(key), item) for key, item in value.entries)
@@ -126,7 +128,7 @@ def number_leaf(path: str, role: str, value: Any) -> Leaf | None:
 
 
 def in_memory(value: Any, number: int) -> tuple[TensorNode, bytes] | None:
-    """A numpy array or a number as a tensor whose bytes lie in the memory file `number`; None for a tensor of a file."""
+    """A numpy array or a number as a tensor in the memory file `number`, and its bytes; None for a tensor of a file."""
     if isinstance(value, TensorNode):
         return None
     if isinstance(value, NumpyArray):

@@ -137,8 +137,7 @@ def match_parts(a: Catalog, b: Catalog, limit: Asked) -> tuple[list[PartPair], l
     matching = _Matching(mine, theirs)
     for left, right in limit.words:
         if left != right:
-            keys = (_named(limit, side, word) for side, word in enumerate((left, right)))
-            matching.by(*keys, f"{left} of a is compared with {right} of b")
+            matching.by(_named(limit, 0, left), _named(limit, 1, right), f"{left} of a is compared with {right} of b")
     matching.by(lambda part: (part.role, tuple(map(str, part.keys))))
     matching.by(lambda part: None if _is_own(part, a, b) else (part.role, part.kind if part.role == "rng" else ""))
     matching.by(lambda part: None if _is_own(part, a, b) else (part.role, str(part.keys[-1:])))
@@ -193,4 +192,3 @@ def _at(part: Part) -> str:
 def part_label(part: Part) -> str:
     """What a part is told under: its place, or its role where it is the whole file."""
     return part.path or part.role
-

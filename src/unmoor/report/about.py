@@ -125,15 +125,16 @@ def wrapped(members: Membership) -> list[str]:
 
 def _segments(names: Sequence[str]) -> list[str]:
     """Segments that a wrapper put in: a row of them before every name, or one anywhere that nobody else writes."""
-    paths = [name.split(".") for name in names if name != "n_averaged"]
+    below = [name for name in names if name != "n_averaged"]
     found: dict[str, None] = {}
-    at = 0
-    while paths and (head := paths[0][at] if len(paths[0]) > at + 1 else "") in WRAPPER_SEGMENTS:
-        if any(len(path) <= at + 1 or path[at] != head for path in paths):
+    head = ""
+    while below and (segment := below[0][len(head) :].partition(".")[0]) in WRAPPER_SEGMENTS:
+        head += f"{segment}."
+        if not all(name.startswith(head) for name in below):
             break
-        found[head] = None
-        at += 1
-    found.update((part, None) for path in paths for part in path[:-1] if part[:1] == "_" and part in WRAPPER_SEGMENTS)
+        found[segment] = None
+    own = [segment for segment in WRAPPER_SEGMENTS if segment[0] == "_" and segment not in found]
+    found.update((segment, None) for segment in own if any(f".{segment}." in f".{name}" for name in below))
     return list(found)
 
 

@@ -206,7 +206,8 @@ def _opaque(tree: Any) -> Iterator[Opaque]:
         waiting.extend(value for value in reversed(_inside(node)) if not isinstance(value, _SCALARS))
 
 
-_SCALARS: Final = (str, bytes, int, float, complex, type(None))
+_SCALARS: Final = (TensorNode, str, bytes, int, float, complex, type(None))
+"""What holds nothing that could hold an object."""
 
 
 def _inside(node: Any) -> list[Any]:

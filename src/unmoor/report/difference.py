@@ -37,9 +37,7 @@ def difference_text(made: Difference, *, width: int = 80, all_names: bool = Fals
     return join_lines(difference_lines(made, width=width, all_names=all_names, ellipsis=ellipsis))
 
 
-def difference_lines(
-    made: Difference, *, width: int = 80, all_names: bool = False, ellipsis: str = "…"
-) -> list[Line]:
+def difference_lines(made: Difference, *, width: int = 80, all_names: bool = False, ellipsis: str = "…") -> list[Line]:
     """The lines of `difference_text` with their tones."""
     page = Page(width, ellipsis)
     above = [[*_wrapped(_head(made), page, "headline"), *_sides(made, page)], _about(made, page)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from unmoor.values.difference import Distance, Leaf, TensorDifference, ValueDifference
 from unmoor.values.text import count, format_shape
 
 from .grouping import Row, fold, pattern_text
-from .layout import Page, plain
+from .layout import Page, cells, plain
 
 __all__ = ["cast_rows", "only_rows", "tensor_rows", "value_rows"]
 
@@ -76,16 +77,32 @@ def tensor_rows(changed: Sequence[TensorDifference], page: Page, *, all_names: b
     """Tensors whose elements differ, with how far they are apart; several in one row with the worst of them."""
     found = {one.name: one for one in changed if one.distance is not None and one.distance.differing != 0}
     named = [(name, (one.a.dtype, _is_numeric(one), name.rpartition(".")[2])) for name, one in found.items()]
-    rows: list[Cells] = []
-    title = ""
-    for pattern, row in _folded(named, page, all_names=all_names):
-        head, _, rest = pattern.partition(".")
-        if not all_names and rest and head != title:
-            title = head
-            rows.append((f"  {head}",))
-        shown = f"    {rest}" if rest and not all_names else f"  {pattern}"
-        rows.append((shown, *_numbers([found[name] for name, _ in row.unfold()])))
-    return _cut(rows, all_names=all_names)
+    entries: list[list[Cells]] = []
+    for _, group in groupby(_folded(named, page, all_names=all_names), key=lambda pair: pair[1].pattern[0]):
+        alike = [row for _, row in group]
+        depth = 0 if all_names else _common(alike)
+        title: list[Cells] = [(f"  {_pattern(alike[0].pattern[:depth], page)}",)] if depth else []
+        for row in alike:
+            shown = f"{'    ' if depth else '  '}{_pattern(row.pattern[depth:], page)}"
+            numbers = _numbers([found[name] for name, _ in row.unfold()])
+            long = not all_names and cells(shown) > page.width * 3 // 8 - 2
+            entries.append([*title, *([(shown,), ("", *numbers)] if long else [(shown, *numbers)])])
+            title = []
+    few = entries if all_names or len(entries) <= _ROWS + 1 else entries[:_ROWS]
+    more: list[Cells] = [(f"  and {count(len(entries) - len(few), 'row')} more",)] if len(few) < len(entries) else []
+    return [*(row for entry in few for row in entry), *more]
+
+
+def _common(rows: Sequence[Row[Any]]) -> int:
+    """How many segments all rows begin with, the last one of each left out."""
+    depth, first = 0, rows[0].pattern
+    while all(len(row.pattern) > depth + 1 and row.pattern[depth] == first[depth] for row in rows):
+        depth += 1
+    return depth
+
+
+def _pattern(pattern: Sequence[Sequence[str]], page: Page) -> str:
+    return plain(pattern_text(pattern, longest=_WORDS, ellipsis=page.ellipsis)) or "(the tensor itself)"
 
 
 def _is_numeric(one: TensorDifference) -> bool:
@@ -123,7 +140,8 @@ def _share(differing: int | None, elements: int) -> str:
         return "1"
     if differing == elements:
         return f"all {_short(elements)}"
-    return f"{_short(differing)} of {_short(elements)}"
+    told, of = _short(differing), _short(elements)
+    return f"nearly all {of}" if told == of else f"{told} of {of}"
 
 
 def _short(number: int) -> str:
@@ -160,22 +178,16 @@ def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float | complex) else str(value)
 
 
-def _folded(
-    named: Iterable[tuple[str, Hashable]], page: Page, *, all_names: bool
-) -> list[tuple[str, Row[Any]]]:
+def _folded(named: Iterable[tuple[str, Hashable]], page: Page, *, all_names: bool) -> list[tuple[str, Row[Any]]]:
     """Pattern and row of names, each name on its own with `all_names`."""
     items = list(named)
     if all_names:
         rows = [Row(((name,),), (kind,)) for name, kind in items]
         return [(plain(name), row) for (name, _), row in zip(items, rows, strict=True)]
-    return [
-        (plain(pattern_text(row.pattern, longest=_WORDS, ellipsis=page.ellipsis)) or "(the tensor itself)", row)
-        for row in fold(items)
-    ]
+    return [(_pattern(row.pattern, page), row) for row in fold(items)]
 
 
 def _cut(rows: list[Cells], *, all_names: bool) -> list[Cells]:
     if all_names or len(rows) <= _ROWS + 1:
         return rows
     return [*rows[:_ROWS], (f"  and {count(len(rows) - _ROWS, 'row')} more",)]
-

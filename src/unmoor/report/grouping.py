@@ -61,11 +61,15 @@ def fold(items: Iterable[tuple[str, K]], *, families: Mapping[K, Hashable] | Non
     ['a.{0..2}.w', 'b.w']
     """
     root: _Node[K] = _Node()
+    same: dict[K, K] = {}
     for name, kind in items:
         node = root
         for segment in name.split(".", _DEPTH - 1):
-            node = node.children.setdefault(segment, _Node())
-        node.kinds.append(kind)
+            below = node.children.get(segment)
+            if below is None:
+                below = node.children[segment] = _Node()
+            node = below
+        node.kinds.append(same.setdefault(kind, kind))
     _identify(root, {})
     return _rows(root, (), families or {})
 
@@ -108,10 +112,17 @@ class _Node(Generic[K]):
 
 
 def _identify(node: _Node[K], known: dict[Hashable, int]) -> int:
-    """Number `node` and all below it, so that subtrees are compared by one number each."""
-    below = tuple((name, tuple(child.kinds), _identify(child, known)) for name, child in node.children.items())
+    """Number `node` and all below it, so that subtrees are compared by one number each. Equal kinds are one object."""
+    below = tuple(
+        (name, *map(id, child.kinds), _identify(child, known) if child.children else _LEAF)
+        for name, child in node.children.items()
+    )
     node.identity = known.setdefault(below, len(known))
     return node.identity
+
+
+_LEAF: Final = -1
+"""The number of what has nothing below it."""
 
 
 def _rows(node: _Node[K], head: _Pattern, families: Mapping[K, Hashable]) -> list[Row[K]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmoor.values.catalog import Catalog, Part, TensorEntry
-from unmoor.values.text import key_text
 
 __all__ = ["Membership", "membership", "relative_name"]
 
@@ -25,16 +24,22 @@ def membership(catalog: Catalog) -> Membership:
     found: list[list[TensorEntry]] = [[] for _ in catalog.parts]
     place = {_address(part.keys): i for i, part in enumerate(catalog.parts)}
     loose: list[TensorEntry] = []
+    owners: dict[tuple[str, ...], int | None] = {}
     for entry in catalog.tensors:
         address = _address(entry.keys)
-        owner = next((place[address[:n]] for n in range(len(address), -1, -1) if address[:n] in place), None)
+        owner = place.get(address)
+        if owner is None:
+            above = address[:-1]
+            if above not in owners:
+                owners[above] = next((place[above[:n]] for n in range(len(above), -1, -1) if above[:n] in place), None)
+            owner = owners[above]
         (loose if owner is None else found[owner]).append(entry)
     return Membership(tuple((part, tuple(found[i])) for i, part in enumerate(catalog.parts)), tuple(loose))
 
 
 def relative_name(part: Part | None, entry: TensorEntry) -> str:
     """The name of a tensor inside its part."""
-    return entry.path if part is None else key_text(entry.keys[len(part.keys) :])
+    return entry.path if part is None or not part.keys else entry.path[len(part.path) + 1 :]
 
 
 def _address(keys: Iterable[Any]) -> tuple[str, ...]:

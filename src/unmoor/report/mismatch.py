@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from unmoor.values.mismatch import FIXES, Met, Mismatch, SourceLine
+from unmoor.values.mismatch import FIXES, Fix, Met, Mismatch, SourceLine
 from unmoor.values.text import count, format_shape
 
 from .layout import Page, plain
@@ -30,10 +30,15 @@ def headline(mismatch: Mismatch) -> str:
 
 
 def remedy(mismatch: Mismatch, width: int = 80) -> str:
-    """What to do: the kind of cure, and the line of code, on a line of its own where both do not fit on one."""
-    words, line = FIXES[mismatch.fix.kind], plain(mismatch.fix.line)
-    if not words or len(words) + len(line) + 2 <= width:
-        return f"{words}: {line}" if words else ""
+    """What to do, the likeliest cause first."""
+    return "\n".join(_cure(fix, width) for fix in mismatch.fixes if fix.kind)
+
+
+def _cure(fix: Fix, width: int) -> str:
+    """The kind of cure, and the line of code, on a line of its own where both do not fit on one."""
+    words, line = FIXES[fix.kind], plain(fix.line)
+    if len(words) + len(line) + 2 <= width:
+        return f"{words}: {line}"
     return "\n".join([*Page(width).wrap(f"{words}:"), f"  {line}"])
 
 

@@ -37,11 +37,15 @@ def sharing(catalog: Catalog) -> list[tuple[str, str]]:
 
 def _shared(catalog: Catalog) -> list[list[TensorEntry]]:
     """Tensors by storage, where a storage has several; a pickled optimizer's own list of parameters does not count."""
-    storages: dict[tuple[str, str], list[TensorEntry]] = {}
+    first: dict[tuple[str, str], TensorEntry] = {}
+    several: dict[tuple[str, str], list[TensorEntry]] = {}
     for entry in catalog.tensors:
         if entry.storage and "param_groups" not in entry.keys:
-            storages.setdefault((entry.span.file if entry.span else "", entry.storage), []).append(entry)
-    return [group for group in storages.values() if len(group) > 1]
+            key = (entry.span.file if entry.span else "", entry.storage)
+            one = first.setdefault(key, entry)
+            if one is not entry:
+                several.setdefault(key, [one]).append(entry)
+    return [several[key] for key in first if key in several] if several else []
 
 
 def _ties(tied: Sequence[Sequence[str]]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from unmoor.values.catalog import Catalog, Part, TensorEntry
 from unmoor.values.text import count, format_shape, listing
@@ -43,10 +43,6 @@ class _Kind:
     shape: tuple[int, ...]
     marks: _Marks
 
-    @staticmethod
-    def of(entry: TensorEntry) -> _Kind:
-        return _Kind(entry.shape, (entry.dtype, "" if entry.layout == "strided" else entry.layout, entry.device))
-
 
 def tree_lines(members: Membership, page: Page) -> list[Line]:
     """Every part's tensors under its path, names folded into patterns."""
@@ -67,10 +63,24 @@ def tree_lines(members: Membership, page: Page) -> list[Line]:
 
 def _folded(part: Part | None, entries: Sequence[TensorEntry]) -> tuple[tuple[Row[_Kind], ...], _Marks]:
     """The rows of a part, and the marks that most of its tensors have."""
-    kinds = [_Kind.of(entry) for entry in entries]
+    kinds = _kinds(entries)
     named = ((relative_name(part, entry), kind) for entry, kind in zip(entries, kinds, strict=True))
-    rows = fold(named, families={kind: kind.marks for kind in kinds})
+    rows = fold(named, families={kind: kind.marks for kind in dict.fromkeys(kinds)})
     return tuple(rows), Counter(kind.marks for kind in kinds).most_common(1)[0][0]
+
+
+def _kinds(entries: Sequence[TensorEntry]) -> list[_Kind]:
+    """The kind of each tensor, one object for each different one."""
+    known: dict[tuple[Any, ...], _Kind] = {}
+    kinds = []
+    for entry in entries:
+        key = (entry.shape, entry.dtype, entry.layout, entry.device)
+        kind = known.get(key)
+        if kind is None:
+            marks = (entry.dtype, "" if entry.layout == "strided" else entry.layout, entry.device)
+            kind = known[key] = _Kind(entry.shape, marks)
+        kinds.append(kind)
+    return kinds
 
 
 def tensor_lines(catalog: Catalog) -> list[Line]:

@@ -45,10 +45,11 @@ class Distance:
     """How far the elements of two tensors of one shape are apart.
 
     `differing` elements have other bits (of two dtypes: another value); `not_finite` of these are NaN or infinite on a
-    side, and are in none of the numbers. `max_abs` is the largest |a - b|, `max_rel` the largest |a - b| / max(|a|, |b|),
-    `cosine` that of both tensors as vectors, None where one of them is zero. `first` is the index of the first differing
-    element, `values` what stands there on each side. `within` tells that every element is within the tolerances. All
-    numbers are None for tensors whose elements are not numbers (quantized, packed), or where PyTorch is missing.
+    side, and are in none of the numbers. `max_abs` is the largest |a - b|, `max_rel` the largest of
+    |a - b| / max(|a|, |b|), `cosine` that of both tensors as vectors, None where one of them is zero. `first` is the
+    index of the first differing element, `values` what stands there on each side. `within` tells that every element is
+    within the tolerances. All numbers are None for tensors whose elements are not numbers (quantized, packed), or where
+    PyTorch is missing.
     """
 
     differing: int | None
@@ -156,8 +157,9 @@ class Difference:
     `compared` tensors stand on both sides, `identical` of them bit for bit, in `changed` the others. `only_a` and
     `only_b` are tensors of one side alone. `values` are plain values that differ: hyper-parameters, schedules,
     counters. `retagged` are changes of device tags, which are no difference. `matched` says how names and parts were
-    paired where that is not plain, `notes` what could not be compared. `damaged` names data that does not match its own checksum: there the difference is damage. `structure_only` tells
-    that no tensor data was read. `nbytes` were read of both in `seconds`.
+    paired where that is not plain, `notes` what could not be compared. `damaged` names data that does not match its own
+    checksum: there the difference is damage. `structure_only` tells that no tensor data was read. `nbytes` were read of
+    both in `seconds`.
     """
 
     a: str

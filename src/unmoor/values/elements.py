@@ -1,4 +1,4 @@
-"""Elements of a tensor on their way from a file: how they lie in some bytes, and where in the whole tensor they stand."""
+"""Elements of a tensor on their way from a file: how they lie in some bytes, and where in the whole they stand."""
 
 from __future__ import annotations
 

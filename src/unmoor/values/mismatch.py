@@ -99,8 +99,8 @@ class Mismatch:
 
     `place` is the path of the module, or the name of the loss or optimizer, `owner` its class; both are "" where the
     code is of no module. `home` is the device where the others should be. `others` is device -> how many parameters of
-    the model lie there besides those named. `lines` are the lines of the user's code that led there, the caller's
-    first. `text` is the whole message.
+    the model lie there besides those named. `fixes` cure all that is away, the likeliest cause first. `lines` are the
+    lines of the user's code that led there, the caller's first. `text` is the whole message.
     """
 
     situation: str
@@ -108,13 +108,18 @@ class Mismatch:
     owner: str
     met: tuple[Met, ...]
     home: str
-    fix: Fix
+    fixes: tuple[Fix, ...] = ()
     lines: tuple[SourceLine, ...] = ()
     others: Mapping[str, int] = field(default_factory=dict)
     text: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def fix(self) -> Fix:
+        """The first of the cures; an empty one where none is known."""
+        return self.fixes[0] if self.fixes else Fix("", "")
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -146,4 +151,4 @@ class Mismatch:
             for one in row["met"]
         )
         lines = tuple(SourceLine(**line) for line in row["lines"])
-        return cls(**{**row, "met": met, "fix": Fix(**row["fix"]), "lines": lines})
+        return cls(**{**row, "met": met, "fixes": tuple(Fix(**fix) for fix in row["fixes"]), "lines": lines})

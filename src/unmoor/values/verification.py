@@ -83,8 +83,8 @@ class Verification:
 
     `faults` are all there are, in the order of the files. `records` checksums were held against `nbytes` bytes in
     `seconds`; `tensors` tensors lie on records whose checksum held. `unchecked` is what no checksum vouches for.
-    `newest` is the newest checkpoint beside a bad one that is whole in structure, "" for none; `newest_holds` tells that
-    its data was verified too, which is done where it is small.
+    `newest` is the newest checkpoint beside a bad one that is whole in structure, "" for none; `newest_holds` tells
+    that its data was verified too, which is done where it is small.
     """
 
     path: str

@@ -70,7 +70,7 @@ def compare_data(
     """Compare the data of `pairs`; distances are by their place in it."""
     memory: dict[str, Reader] = {}
     jobs = [_job(number, pair, memory) for number, pair in enumerate(pairs)]
-    measure = _Measure(atol, rtol) if find_spec("torch") is not None else None
+    measure = _Measure(atol, rtol) if _has_torch() else None
     made = Outcome(nbytes=total_bytes(jobs), measured=measure is not None)
     with open_spans(a.path) as open_a, open_spans(b.path) as open_b:
         sides = _with_memory(open_a, memory), _with_memory(open_b, memory)
@@ -82,6 +82,14 @@ def compare_data(
         for side, open_span in enumerate((open_a, open_b)):
             made.damaged += _damaged(side, pairs, made, open_span, buffer_bytes=buffer_bytes, threads=threads)
     return made
+
+
+def _has_torch() -> bool:
+    """Whether PyTorch is installed, without importing it."""
+    try:
+        return find_spec("torch") is not None
+    except ImportError:
+        return False
 
 
 def _unmeasured(job: Pair) -> Distance | None:
@@ -126,7 +134,9 @@ class _Measure:
         self._made: Comparison | None = None
         self._lock = threading.Lock()
 
-    def differ(self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int) -> bool:
+    def differ(
+        self, pair: int, a: memoryview, b: memoryview, forms: tuple[Form, Form], order: Order, first: int
+    ) -> bool:
         """Elements of both sides of a pair; whether any differs."""
         return self._comparison().differ(pair, a, b, forms, order, first)
 
@@ -163,7 +173,5 @@ def _damaged(
     nbytes = sum(storage.nbytes for storage, _ in wanted.values())
     if nbytes > _QUICK and nbytes * 2 * _FEW > made.nbytes:
         return []
-    faults = check(
-        wanted.values(), open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=None
-    )
+    faults = check(wanted.values(), open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=None)
     return [f"{'b' if side else 'a'}: {path}" for fault in faults for path in fault.paths]

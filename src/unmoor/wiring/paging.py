@@ -14,6 +14,7 @@ from unmoor.execute.commit import publish, real_path
 from unmoor.filing import path_text
 from unmoor.report.page import Assets, page_html
 from unmoor.values.catalog import Catalog
+from unmoor.values.pausing import collector_paused
 from unmoor.version import __version__
 
 __all__ = ["make_page"]
@@ -26,7 +27,8 @@ def make_page(source: str | os.PathLike[str] | Catalog, target: str | os.PathLik
     assets = _assets()
     if target is not None:
         _refuse_other_files(path_text(target))
-    text = page_html(_catalog(source), assets=assets, version=__version__)
+    with collector_paused():
+        text = page_html(_catalog(source), assets=assets, version=__version__)
     if target is not None:
         _write(path_text(target), text.encode())
     return text

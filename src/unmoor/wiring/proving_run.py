@@ -148,7 +148,7 @@ def _exact(wanted: Wanted) -> bool:
 
 
 def _runs(wanted: Wanted, leg: Leg, place: Path, tell: Told, launch: Launch) -> Runs:
-    """The legs one after the other, and a further run without a break where a difference wants one."""
+    """The legs one after the other; and a further one without a break where steps differ on the same data."""
 
     def take(name: str, made: Leg) -> list[Recording]:
         title = {"whole": "the uninterrupted run", "first": "the run to the cut", "resumed": "the resumed run"}
@@ -174,8 +174,8 @@ def _runs(wanted: Wanted, leg: Leg, place: Path, tell: Told, launch: Launch) -> 
         holdings=_holdings(checkpoint),
         setting=_setting(wanted, leg, there),
     )
-    found = judge(runs)
-    if wanted.repeat and found.verdict == "different" and found.difference and found.difference.step > wanted.cut:
+    first = judge(runs).difference
+    if wanted.repeat and first is not None and first.step > wanted.cut and first.component != "data order":
         return replace(runs, again=_sound(take("again", leg), wanted))
     return runs
 

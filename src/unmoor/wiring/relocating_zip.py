@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from unmoor.describe.pausing import collector_paused
 from unmoor.describe.torch_zip import describe_zip, read_again
 from unmoor.describe.zip_ends import End, read_end
 from unmoor.describe.zips import Record, record_bytes, records_named
@@ -23,6 +22,7 @@ from unmoor.plan.sameness import first_difference
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
 from unmoor.values.manifests import MANIFEST
+from unmoor.values.pausing import collector_paused
 from unmoor.values.relocation import RelocatedFile
 from unmoor.values.superseded import RECORD, Superseded, left_behind, read_record, record_of, split_ends
 from unmoor.values.text import count, format_bytes, listing

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from unmoor.describe.pausing import collector_paused
 from unmoor.describe.storages import nodes_of, storages_of
 from unmoor.describe.zero import describe_zero, layout_of
 from unmoor.describe.zero_files import RankFile, Ranks, find_step, read_ranks
@@ -36,6 +35,7 @@ from unmoor.report.restore import receipt_text
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Storage
+from unmoor.values.pausing import collector_paused
 from unmoor.values.report import Receipt
 from unmoor.values.text import count
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from unmoor.describe import describe_path
-from unmoor.describe.pausing import collector_paused
 from unmoor.distributed.meeting import Meeting, meet
 from unmoor.errors import ArgumentConflict, KindError, UsageError
 from unmoor.execute.streaming import Verify
@@ -26,6 +25,7 @@ from unmoor.plan.policy import CHOICES, Policy
 from unmoor.plan.restore import plan_restore
 from unmoor.report.restore import plan_text
 from unmoor.values.catalog import Catalog
+from unmoor.values.pausing import collector_paused
 from unmoor.values.plan import Plan
 from unmoor.values.report import Report
 

@@ -65,9 +65,7 @@ def _with_newest(made: Verification, *, buffer_bytes: int, threads: int) -> Veri
     return replace(made, newest=large)
 
 
-def _verified(
-    text: str, *, buffer_bytes: int, threads: int, progress: Callable[[int], None] | None
-) -> Verification:
+def _verified(text: str, *, buffer_bytes: int, threads: int, progress: Callable[[int], None] | None) -> Verification:
     begin = time.perf_counter()
     catalog, broken = _described(text)
     root = catalog.path if catalog is not None else text
@@ -167,5 +165,3 @@ def _bare_data(catalog: Catalog | None, held: Held) -> Iterable[tuple[str, tuple
     for key, storage in storages.items():
         file = storage.span.file if storage.span is not None else ""
         yield held.formats.get(file, "zip"), (counted[key], storage.nbytes)
-
-
