@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import torch
+from tests.describe.sparse_zip import write_sparse
 
 import unmoor
 from benchmarks import common
-from tests.describe.sparse_zip import write_sparse
 
 TOTAL = 100 * 10**9
 TENSORS = (100, 1_000, 10_000)

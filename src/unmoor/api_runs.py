@@ -181,7 +181,7 @@ def preflight(build: str | Callable[..., Any], device: Any = "cuda:0", *, timeou
     build: a function that makes the run, or its name "module:function" (or "file.py:function"). It returns a dict with
         the keywords of restore, and a `train_step`, or a loss with a `batch` or `loader`. A parameter `device` is given
         the device; without one, the model is put there.
-    device: the device to pretend, of type cuda, xpu, mps, hpu or mtia.
+    device: the device to pretend, of type cuda, xpu, mps or mtia.
     timeout: seconds, after which the process is ended.
 
     The preflight is true where nothing was found that would fail. `mismatch` is the value that `DeviceMismatch`

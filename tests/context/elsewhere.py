@@ -68,6 +68,15 @@ def dataset_read_in_this_process(run: Run):
 dataset_read_in_this_process.source = Rows
 
 
+@broken("tests/context/elsewhere.py", "", cpu="self.scale")
+def dataset_read_in_a_worker(run: Run):
+    loader = DataLoader(Rows(run.batch["image"], torch.arange(4.0) + 1), num_workers=1)
+    next(iter(loader))
+
+
+dataset_read_in_a_worker.source = Rows
+
+
 @broken("tests/context/elsewhere.py", "", cpu="rows[1]")
 def batch_put_together(run: Run):
     rows = [run.batch["image"][0], run.batch["image"].cpu()[0]]

@@ -137,6 +137,18 @@ def test_the_original_error_is_the_cause(sim):
     assert "same device" in str(caught.value.__cause__)
 
 
+def test_a_fault_in_reading_never_hides_the_error(sim, monkeypatch):
+    """Where the traceback cannot be read, PyTorch's own error arrives."""
+
+    def faulty(*_):
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr("unmoor.wiring.context.read_mismatch", faulty)
+    run = Run()
+    with pytest.raises(RuntimeError, match="same device"), unmoor.device_context(run.model, run.optimizer):
+        _broken(run)
+
+
 def test_without_model_and_optimizer_it_names_what_it_can(sim):
     """Both may be None: classes, variables and lines are known all the same."""
     run = Run()
@@ -200,6 +212,15 @@ def test_it_is_an_asynchronous_context_too(sim):
 
     with pytest.raises(unmoor.DeviceMismatch):
         asyncio.run(step())
+
+
+def test_a_large_list_beside_the_step_is_no_burden(sim):
+    """Of what a frame holds only so much is looked through for names."""
+    run = Run()
+    rows = [[0.0] * 10] * 200_000
+    with pytest.raises(unmoor.DeviceMismatch), unmoor.device_context(run.model, run.optimizer):
+        _broken(run)
+    assert len(rows) == 200_000
 
 
 def test_threads_share_one_context(sim):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -231,6 +233,15 @@ def stays_on_the_cpu(device):
 def in_wrappers(device):
     model = nn.DataParallel(torch.compile(Net().to(device)))
     return _run(model, nn.CrossEntropyLoss(), device, left=("input",))
+
+
+def loads_a_file(device):
+    stored = io.BytesIO()
+    torch.save(Net().state_dict(), stored)
+    stored.seek(0)
+    model = Net().to(device)
+    model.load_state_dict(torch.load(stored, map_location=device))
+    return _run(model, nn.CrossEntropyLoss(), device)
 
 
 class Split(nn.Module):

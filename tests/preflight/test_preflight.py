@@ -11,6 +11,7 @@ import pytest
 import unmoor
 from unmoor.cli import main
 from unmoor.errors import MachineError, UsageError
+from unmoor.live.built import build_run, take_step
 from unmoor.report.preflight import preflight_document, preflight_lines
 from unmoor.values.preflight import Preflight
 from unmoor.wiring import preflighting
@@ -28,6 +29,7 @@ RIGHT = {
     "moves_by_cuda": set(),
     "depends_on_values": {"value", "shape"},
     "in_wrappers": {"value"},
+    "loads_a_file": {"value"},
     "on_two_devices": {"value"},
     "forces": {"value"},
     "closure_of_lbfgs": {"value"},
@@ -97,6 +99,20 @@ def test_a_broken_run_is_told_as_a_real_device_would_find_it(flown, name, place,
     assert found.findings[0].code == "device-mismatch"
     assert "privateuse" not in found.text
     assert "meta" not in found.text
+
+
+@pytest.mark.parametrize("name", sorted({*BROKEN} - {"without_a_device"}))
+def test_a_device_that_is_there_finds_the_same(flown, sim, name):
+    """The same run on the simulated device hits the same mismatch: place, tensors, devices, fix."""
+    built = build_run(getattr(builds, name), device="sim:0")
+    with pytest.raises(unmoor.DeviceMismatch) as caught, unmoor.device_context(built["model"], built["optimizer"]):
+        take_step(built, built.batch)
+    real, told = caught.value.mismatch, flown[name].mismatch
+    assert (real.situation, real.place, real.owner) == (told.situation, told.place, told.owner)
+    assert [met.name for met in real.away] == [met.name for met in told.away]
+    assert real.home.replace("sim", "cuda") == told.home
+    assert [fix.line.replace("sim", "cuda") for fix in real.fixes] == [fix.line for fix in told.fixes]
+    assert real.lines == told.lines
 
 
 @pytest.mark.parametrize(("name", "why", "code", "severity"), [(name, *row) for name, row in STOPPED.items()])

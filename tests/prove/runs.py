@@ -462,4 +462,6 @@ def strange_loss() -> dict[str, Any]:
 
 def in_parallel(model: nn.Module) -> nn.Module:
     """A wrapper of the user's own."""
-    return nn.DataParallel(model, device_ids=[])
+    made = nn.DataParallel(model)
+    made.device_ids = []
+    return made

@@ -12,6 +12,7 @@ import inspect
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import islice
 from types import BuiltinMethodType, FunctionType, MemberDescriptorType, MethodDescriptorType, ModuleType
 from typing import Any, Final
 
@@ -212,12 +213,12 @@ def items_of(value: Any, *, most: int, depth: int = 5) -> Iterator[tuple[str, An
             yield path, current
         elif left and id(current) not in seen:
             seen.add(id(current))
-            todo += [(path + step, item, left - 1) for step, item in _children(current)]
+            todo += [(path + step, item, left - 1) for step, item in islice(_children(current), most)]
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict | UserDict):
-        yield from ((f"[{key!r}]", item) for key, item in [*value.items()])
+        yield from ((f"[{key!r}]", item) for key, item in value.items())
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         yield from ((f".{name}", getattr(value, name)) for name in value._fields)
     elif isinstance(value, list | tuple):

@@ -10,7 +10,7 @@ from unmoor.errors import UsageError
 
 __all__ = ["TYPES", "asked_device"]
 
-TYPES: Final = ("cuda", "xpu", "mps", "hpu", "mtia")
+TYPES: Final = ("cuda", "xpu", "mps", "mtia")
 """Kinds of device that can be in pretence: torch knows their names without their drivers."""
 
 

@@ -39,7 +39,10 @@ def _device(model: nn.Module) -> torch.device:
 
 def _data_parallel(model: nn.Module) -> nn.Module:
     """Over all devices of the model's type; one on the CPU stays there, also where there are others."""
-    return nn.DataParallel(model, device_ids=[] if _device(model).type == "cpu" else None)
+    made = nn.DataParallel(model)
+    if _device(model).type == "cpu":
+        made.device_ids = []
+    return made
 
 
 def _ddp(model: nn.Module) -> nn.Module:

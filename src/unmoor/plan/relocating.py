@@ -32,8 +32,16 @@ _WITHOUT_DATA: Final = frozenset({"meta", "lazy", "ideep", "opencl", "vulkan", "
 _SHOWN: Final = 6
 _VISITS: Final = 200_000
 _LONGEST: Final = 16
-_RNG: Final = "random number state is on the CPU, always"
-_HOST: Final = "as the role table has it; see docs/restarting.md"
+_WHY: Final = {
+    "rng": "random number state is on the CPU, always",
+    "optimizer": "the CPU is where optimizers that are neither capturable nor fused count",
+    "scheduler": "schedulers live on the CPU",
+    "scaler": "a scaler moves it where it wants it",
+    "metrics": "metrics live on the CPU",
+    "extra": "no part of a model or an optimizer: it stays",
+    "loader": "data is never moved",
+}
+"""Role -> why its tensors are not where the models go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +200,13 @@ def _moved(entries: Sequence[TensorEntry], tags: Mapping[str, str]) -> Iterator[
 
 def _kept(catalog: Catalog, wish: Wish, tags: Mapping[str, str]) -> Iterator[Kept]:
     """Tensors that a rule keeps from where the wish would have put them by their tag alone."""
-    groups: dict[tuple[str, str], list[TensorEntry]] = {}
+    groups: dict[tuple[str, str, str], int] = {}
     for entry in catalog.tensors:
         device = tags.get(entry.storage)
         if device is not None and device not in (_META, _asked(wish, entry.device)):
-            groups.setdefault((_what(entry), device), []).append(entry)
-    for (what, device), group in groups.items():
-        yield Kept(what, device, len(group), _RNG if what == "rng" else _HOST)
+            key = (_what(entry), device, _WHY.get(entry.role, _WHY["extra"]))
+            groups[key] = groups.get(key, 0) + 1
+    return (Kept(what, device, number, why) for (what, device, why), number in groups.items())
 
 
 def _asked(wish: Wish, tag: str) -> str:

@@ -69,7 +69,10 @@ class DeviceContext:
         return stepping
 
     def _told(self, error: BaseException, traceback: TracebackType | None) -> DeviceMismatch | None:
-        mismatch = read_mismatch(error, traceback, self._model, self._optimizer)
+        try:
+            mismatch = read_mismatch(error, traceback, self._model, self._optimizer)
+        except Exception:  # noqa: BLE001 (a fault in the reading must never stand in the place of the user's error)
+            return None
         if mismatch is None:
             return None
         mismatch = with_text(mismatch)

@@ -174,8 +174,8 @@ def _runs(wanted: Wanted, leg: Leg, place: Path, tell: Told, launch: Launch) -> 
         holdings=_holdings(checkpoint),
         setting=_setting(wanted, leg, there),
     )
-    first = judge(runs).difference
-    if wanted.repeat and first is not None and first.step > wanted.cut and first.component != "data order":
+    found = judge(runs).difference
+    if wanted.repeat and found is not None and found.step > wanted.cut and found.component != "data order":
         return replace(runs, again=_sound(take("again", leg), wanted))
     return runs
 
