@@ -48,6 +48,9 @@ def prepared(path: str, nbytes: int) -> str:
     model, optimizer = common.build(nbytes)
     common.step(model, optimizer)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    handle = os.open(file, os.O_RDWR)
+    os.fsync(handle)  # what a relocation brings to the disk is its own then
+    os.close(handle)
     common.reset_peak()
     return file
 

@@ -45,7 +45,7 @@ SCENES = {
     "kept": relocation(
         moves=(Move("cpu", "cuda:0", 390, 4_720_000, ("model", "optimizer")),),
         kept=(
-            Kept("optimizer step", "cpu", 127, "the CPU is where optimizers that are neither capturable nor fused count"),
+            Kept("optimizer step", "cpu", 127, "an optimizer that is neither capturable nor fused counts there"),
             Kept("rng", "cpu", 1, "random number state is on the CPU, always"),
         ),
         values=("args.device ('cpu')", "config.where (torch.device('cpu'))"),

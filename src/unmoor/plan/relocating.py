@@ -34,7 +34,7 @@ _VISITS: Final = 200_000
 _LONGEST: Final = 16
 _WHY: Final = {
     "rng": "random number state is on the CPU, always",
-    "optimizer": "the CPU is where optimizers that are neither capturable nor fused count",
+    "optimizer": "an optimizer that is neither capturable nor fused counts there",
     "scheduler": "schedulers live on the CPU",
     "scaler": "a scaler moves it where it wants it",
     "metrics": "metrics live on the CPU",

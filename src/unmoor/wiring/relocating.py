@@ -151,7 +151,7 @@ def _as_it_is(
 
 
 def _trusted(hidden: str) -> None:
-    """A plain copy needs no check but that it was written."""
+    """What was checked as it was made needs no more of it."""
     del hidden
 
 
@@ -212,15 +212,13 @@ def _copied(
 ) -> Iterator[RelocatedFile]:
     """A relocated copy of a zip; bytes behind its archive are left out."""
     size = whole_archive(file.path).size
-
-    def check(hidden: str) -> None:
-        if made.moves:
-            with relocated_zip(hidden, file.catalog, made, os.stat(hidden)):
-                pass
-
-    with publish(target, needed=size, durability="disk", check=check) as hidden:
+    with publish(target, needed=size, durability="disk", check=_trusted) as hidden:
         _copy(file.path, hidden, size, progress)
-        yield RelocatedFile(target, "copied", size, size)
+        after = size
+        if made.moves:
+            with relocated_zip(hidden, file.catalog, made, os.stat(hidden), name=target) as done:
+                after = done.after
+        yield RelocatedFile(target, "copied", size, after)
 
 
 def _copy(source: str, target: str, size: int, progress: Callable[[int], None] | None) -> None:

@@ -72,11 +72,14 @@ def cut_off(path: str, size: int, seen: os.stat_result) -> Iterator[None]:
 
 
 @contextmanager
-def relocated_zip(path: str, catalog: Catalog, made: Retagging, seen: os.stat_result) -> Iterator[RelocatedFile]:
+def relocated_zip(
+    path: str, catalog: Catalog, made: Retagging, seen: os.stat_result, *, name: str = ""
+) -> Iterator[RelocatedFile]:
     """Give the zip at `path` the tags of `made`, when the block ends: until then it can be taken back unseen.
 
-    `seen` is what the system said of the file when it was described. Raises SaveError, and leaves the old file, where
-    the disk fails, the file was written to meanwhile, or what was written does not read back as it was meant.
+    `seen` is what the system said of the file when it was described, `name` what errors call it. Raises SaveError, and
+    leaves the old file, where the disk fails, the file was written to meanwhile, or what was written does not read back
+    as it was meant.
     """
     try:
         with locked(path) as (tail, now), open_reader(path) as reader:
@@ -86,7 +89,7 @@ def relocated_zip(path: str, catalog: Catalog, made: Retagging, seen: os.stat_re
                 _check(reader, catalog, new)
                 yield RelocatedFile(path, "appended", new.added.size, new.added.end)
     except OSError as error:
-        raise _not_done(error, path) from error
+        raise _not_done(error, name or path) from error
 
 
 def _not_done(error: OSError, path: str) -> UnmoorError:
