@@ -284,15 +284,15 @@ def test_a_million_ranks_cost_no_more_than_what_they_have_of_their_own(saved, tm
 
 
 def test_a_list_of_parts_keeps_what_each_rank_has_of_its_own(saved, tmp_path):
-    """Parts in their places keep the leaves of every rank there; of one that becomes the root the receipt tells."""
+    """Parts in their places keep the leaves of every rank there, in lists that were cut too; of a root it is told."""
     own, mean = {"1": {"model": {"1.running_mean": torch.full((3,), 5.0)}, "hist": {"1": {"a": 9}}}}, "1.running_mean"
     tree = {**unmoor.load(saved / "run.pt"), "ranks": own}
     path = _edited_file(saved, tmp_path, {"world_size": 2}, tree)
     for target in ("some.pt", "some"):
         unmoor.convert(path, tmp_path / target, only=["model", "hist.1"])
         found = unmoor.describe(tmp_path / target)
-        assert own_leaves(found) == {1: (("model", mean), ("hist", 1, "a"))}
-        assert of_rank(found, 1, 2).tree["hist"][1] == {"a": 9}
+        assert own_leaves(found) == {1: (("model", mean), ("hist", 0, "a"))}
+        assert of_rank(found, 1, 2).tree["hist"] == [{"a": 9}]
     receipt = unmoor.convert(path, tmp_path / "one.safetensors", only="model")
     assert [(change.name, change.before) for change in receipt.converted] == [(mean, "other values on rank 1")]
 

@@ -36,8 +36,14 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def _alone(verb: Any, path: Path) -> Any:
+    """What `verb` gives in this process, with one thread as torchrun gives its ranks: one order of sums."""
     assert not dist.is_initialized()
-    return verb(0, str(path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return verb(0, str(path))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _same(found: Any, wanted: Any, *names: str) -> None:

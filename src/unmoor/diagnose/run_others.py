@@ -36,13 +36,18 @@ def _schedules(facts: RunFacts) -> Iterator[Finding]:
     known = {key for optimizer in facts.optimizers for key in optimizer.keys}
     followers: dict[int, list[ScheduleFacts]] = {}
     for schedule in facts.schedules:
-        if known and not facts.unseen and schedule.follows not in known:
+        if known and not facts.unseen and not _reaches(schedule, known):
             yield _bound(facts, schedule)
         elif schedule.last and "._schedulers[" not in schedule.label:
             followers.setdefault(schedule.follows, []).append(schedule)
     for several in followers.values():
         if len(several) == 1:
             yield from _rates(facts, several[0])
+
+
+def _reaches(schedule: ScheduleFacts, known: set[int]) -> bool:
+    """Whether the rates that a scheduler sets are those of an optimizer that was passed."""
+    return schedule.follows in known or (bool(schedule.groups) and schedule.groups <= known)
 
 
 def _bound(facts: RunFacts, schedule: ScheduleFacts) -> Finding:
@@ -60,7 +65,7 @@ def _rates(facts: RunFacts, schedule: ScheduleFacts) -> Iterator[Finding]:
     """A rate that something has written since the schedule did: a scheduler built after the optimizer was loaded."""
     pairs = list(zip(schedule.last, schedule.rates, strict=False))
     differing = [pair for pair in pairs if not math.isclose(*pair, rel_tol=1e-6, abs_tol=1e-30)]
-    owner = next((o for o in facts.optimizers if schedule.follows in o.keys), None)
+    owner = next((o for o in facts.optimizers if _reaches(schedule, set(o.keys))), None)
     if owner is not None and len(schedule.last) == len(schedule.rates) and differing:
         last, rate = differing[0]
         text = f"set a rate of {last:.6g} last, and the optimizer has {rate:.6g}: something wrote it since"

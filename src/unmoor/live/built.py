@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
 from unmoor.errors import UsageError
 
 __all__ = ["ABSENT", "Built", "build_run", "parameters_of", "sorted_run", "take_step"]
@@ -46,7 +48,15 @@ def build_run(build: Callable[..., Any], *, device: Any = None, wrap: Any = None
     Raises UsageError where it does not return a mapping with a model in it, or takes arguments that nobody can know.
     """
     name = name or getattr(build, "__qualname__", repr(build))
-    return sorted_run(build(**_arguments(build, device, wrap, name)), name)
+    given = _arguments(build, device, wrap, name)
+    try:
+        made = build(**given)
+    except SystemExit as error:
+        raise UsageError(
+            f"{name}() ended the program (exit code {error.code}) instead of building a run",
+            remedy="It is called without arguments of a command line: give its parser defaults, or read them elsewhere.",
+        ) from error
+    return sorted_run(made, name)
 
 
 def sorted_run(made: Any, name: str) -> Built:
@@ -107,25 +117,38 @@ def _as_it_is(model: Any) -> Any:
 def take_step(built: Built, batch: Any = ABSENT) -> Any:
     """Take one training step and give its loss: the run's own `train_step`, else forward, loss, backward, step.
 
-    The usual step clears gradients first, takes a batch as (inputs, targets) or as a mapping with targets under
+    The usual step clears gradients first (in a closure where the optimizer wants one), takes a batch as (inputs, targets) or as a mapping with targets under
     "labels", "label", "targets", "target" or "y", scales by the scaler where there is one, and advances the schedulers
-    after their optimizers.
+    after their optimizers, with the loss where they follow it.
     """
     if built.train_step is not None:
         return built.train_step() if batch is ABSENT else built.train_step(batch)
     model, optimizers = built["model"], _each(built["optimizer"])
     scaler = built["scaler"]
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    loss = _loss(built, model, batch)
-    (scaler.scale(loss) if scaler is not None else loss).backward()
-    for optimizer in optimizers:
-        scaler.step(optimizer) if scaler is not None else optimizer.step()
+
+    def closure() -> Any:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = _loss(built, model, batch)
+        (scaler.scale(loss) if scaler is not None else loss).backward()
+        return loss
+
+    if scaler is None and len(optimizers) == 1 and _needs_closure(optimizers[0]):
+        loss = optimizers[0].step(closure)
+    else:
+        loss = closure()
+        for optimizer in optimizers:
+            scaler.step(optimizer) if scaler is not None else optimizer.step()
     if scaler is not None:
         scaler.update()
     for scheduler in _each(built["scheduler"]):
-        scheduler.step()
+        scheduler.step(loss.detach()) if isinstance(scheduler, ReduceLROnPlateau) else scheduler.step()
     return loss
+
+
+def _needs_closure(optimizer: Any) -> bool:
+    """Whether an optimizer computes the loss several times in a step, as LBFGS does."""
+    return parameters_of(optimizer.step).get("closure", False)
 
 
 TARGETS: Final = ("labels", "label", "targets", "target", "y")

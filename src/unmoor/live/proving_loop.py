@@ -157,12 +157,17 @@ def loss_value(value: Any, name: str) -> float | None:
         return None
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return float(value.detach())
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) or _is_number(value):
         return float(value)
     raise UsageError(
         f"a step of {name}'s run returned {type(value).__name__}, which is no loss",
         remedy="train_step returns the loss of its step: a number, or a tensor of one element.",
     )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number of numpy's, or an array of one element."""
+    return hasattr(type(value), "__array_interface__") and value.size == 1 and value.dtype.kind in "biuf"
 
 
 _NOISY: Final = {"_BatchNorm": "batchnorm", "_DropoutNd": "dropout"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -57,7 +58,7 @@ def optimizer_facts(label: str, at: str, item: Any) -> OptimizerFacts | None:
         family=family_of(optimizer),
         groups=tuple(_group(group, own.state) for group in optimizer.param_groups),
         made=_made(optimizer),
-        keys=frozenset(map(id, chain)),
+        keys=frozenset(map(id, (*chain, *optimizer.param_groups))),
         stale=_stale(item, optimizer),
         copies=any(type(one).__module__.partition(".")[0] in _COPIES for one in chain),
     )
@@ -133,11 +134,12 @@ def schedule_facts(label: str, at: str, item: Any) -> Iterator[ScheduleFacts]:
         size=sum(len(group["params"]) for group in groups),
         last=_numbers(getattr(scheduler, "_last_lr", None)),
         rates=_numbers([group.get("lr") for group in groups]),
+        groups=frozenset(map(id, groups)),
     )
     for index, inner in enumerate(held):
         if isinstance(inner, LRScheduler):
             for fact in schedule_facts(f"{label}._schedulers[{index}]", f"{at}._schedulers[{index}]", inner):
-                yield ScheduleFacts(fact.label, fact.at, fact.class_name, fact.follows, fact.optimizer, fact.size)
+                yield replace(fact, last=(), rates=())
 
 
 def _numbers(values: Any) -> tuple[float, ...]:

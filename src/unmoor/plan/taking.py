@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from unmoor.errors import MismatchError, UnsupportedFile, UsageError
 from unmoor.values.catalog import Catalog
-from unmoor.values.ranks import RANKS, saved_world
+from unmoor.values.ranks import RANKS, is_index, saved_world
 from unmoor.values.text import columns, key_text
 
 from .choose import find_at, subtree
@@ -38,7 +38,8 @@ def take(catalog: Catalog, only: str | Sequence[str] | None, drop: str | Sequenc
     if chosen is not None and root is None:
         chosen += _of_other_ranks(catalog, chosen)
     gone += _of_other_ranks(catalog, gone)
-    cut = _Cut(None if chosen is None else frozenset(chosen), frozenset(gone))
+    told_apart = saved_world(catalog.manifest) > 1
+    cut = _Cut(None if chosen is None else frozenset(chosen), frozenset(gone), told_apart)
     tree = cut(catalog.tree, ())
     if tree is _GONE or (root is not None and cut.moved(root) is None):
         raise MismatchError(
@@ -125,6 +126,8 @@ class _Cut:
 
     chosen: frozenset[Keys] | None
     gone: frozenset[Keys]
+    told_apart: bool
+    """Whether the tree tells ranks apart: what is under `ranks` then follows the lists that it lies over."""
     _above: frozenset[Keys] = field(init=False)
     _leading: frozenset[Keys] = field(init=False)
     _numbers: dict[Keys, dict[int, int]] = field(default_factory=dict)
@@ -143,14 +146,27 @@ class _Cut:
         if within and keys not in self._above:
             return node
         if isinstance(node, Mapping):
-            kept = {key: self(item, (*keys, key)) for key, item in node.items()}
-            return remade(node, ((key, item) for key, item in kept.items() if item is not _GONE))
+            kept = {
+                key: self(node[key], (*keys, key)) for key in sorted(node, key=lambda key: (*keys, key) == (RANKS,))
+            }
+            numbers = self._numbers_below(keys)
+            left = ((numbers.get(key, key), kept[key]) for key in node if kept[key] is not _GONE)
+            return remade(node, left)
         if isinstance(node, list | tuple):
             items = [(i, self(item, (*keys, i))) for i, item in enumerate(node)]
-            left = [(i, item) for i, item in items if item is not _GONE]
-            self._numbers[keys] = {old: new for new, (old, _) in enumerate(left)}
-            return type(node)(item for _, item in left)
+            stay = [(i, item) for i, item in items if item is not _GONE]
+            self._numbers[keys] = {old: new for new, (old, _) in enumerate(stay)}
+            return type(node)(item for _, item in stay)
         return node
+
+    def _numbers_below(self, keys: Keys) -> dict[Any, Any]:
+        """The new words for elements of a cut list, of which `keys` is what another rank has in its place."""
+        if not self.told_apart or keys[:1] != (RANKS,):
+            return {}
+        place: Keys = ()
+        for key in keys[2:]:
+            place = (*place, int(key) if place in self._numbers and is_index(key) else key)
+        return {str(old): str(new) for old, new in self._numbers.get(place, {}).items()}
 
     def _within(self, keys: Keys) -> bool:
         """Whether a place is one of the chosen ones or below it."""
@@ -179,7 +195,22 @@ def _relocated(manifest: Mapping[str, Any] | None, cut: _Cut) -> Mapping[str, An
         keys = tuple(row["keys"]) if isinstance(row, Mapping) and isinstance(row.get("keys"), list) else None
         if keys is not None and cut.stays(keys):
             kept[label] = {**row, "keys": list(cut.moved(keys) or ())}
-    return {**manifest, "roles": kept}
+    made = {**manifest, "roles": kept}
+    if isinstance(manifest.get(RANKS), Mapping):
+        made[RANKS] = {rank: _own_moved(row, cut) for rank, row in manifest[RANKS].items()}
+    return made
+
+
+def _own_moved(row: Any, cut: _Cut) -> Any:
+    """What the manifest says of one rank, with the places where they are now."""
+    if not isinstance(row, Mapping):
+        return row
+    kept = {}
+    for word in ("whole", "absent"):
+        if isinstance(row.get(word), list):
+            moved = [cut.moved(tuple(path)) for path in row[word] if isinstance(path, list)]
+            kept[word] = [list(keys) for keys in moved if keys is not None]
+    return {**row, **kept}
 
 
 def _carried(manifest: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

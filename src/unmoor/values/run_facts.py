@@ -134,7 +134,8 @@ class GroupFacts:
 class OptimizerFacts:
     """An optimizer. `made` is Python that builds its class anew for some parameters, with {} in their place.
 
-    `keys` are the objects that a scheduler may call this optimizer: it, what it wraps, what steps for it. `stale` tells
+    `keys` are the objects that a scheduler may call this optimizer: it, what it wraps, what steps for it; and its groups,
+    which another optimizer may share (SAM and its base). `stale` tells
     that a wrapper around it shows groups which the wrapped one has replaced. `copies` tells that its class is known to
     step copies of the parameters (master weights).
     """
@@ -153,6 +154,7 @@ class OptimizerFacts:
 @dataclass(frozen=True, slots=True)
 class ScheduleFacts:
     """A scheduler. `follows` is the key of its optimizer, `size` its number of parameters and `optimizer` its class.
+    `groups` are the keys of that optimizer's groups, in which it sets the rate.
 
     `last` is the rate that it set last by group, `rates` what the groups have now; both empty where that is not known.
     """
@@ -165,6 +167,7 @@ class ScheduleFacts:
     size: int = 0
     last: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
+    groups: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

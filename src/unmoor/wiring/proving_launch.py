@@ -129,7 +129,7 @@ def _recordings(leg: Leg, folder: Path, started: Sequence[subprocess.Popen[bytes
     raise MachineError(
         f"{leg.title or 'a run'} of {leg.build} {how} and left no recording",
         details=_last_lines(folder, lost),
-        remedy="A process that is ended from outside is often out of memory.",
+        remedy="A process that is ended from outside is often out of memory." if code == -signal.SIGKILL else "",
     )
 
 

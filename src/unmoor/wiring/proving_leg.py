@@ -92,7 +92,7 @@ def run_leg(leg: Leg, rank: int = 0, told: Callable[[int], None] = lambda _: Non
     try:
         with exactness.deterministic(wanted=leg.deterministic), watch() as seen:
             _carry_out(run, seen)
-    except Exception as error:  # noqa: BLE001 - whatever the user's functions raise is what the proof tells
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's functions raise is what the proof tells
         return replace(run.recording, rank=rank, failure=_failure(run.where, error))
     return run.recording
 
@@ -257,7 +257,7 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not hasattr(value, "state_dict")
 
 
-def _failure(where: str, error: Exception) -> Failure:
+def _failure(where: str, error: BaseException) -> Failure:
     """An error as what the proof tells of it; one of the user's own with the lines of code that led to it."""
     if isinstance(error, UnmoorError):
         kinds = ((UsageError, "usage"), (FileError, "file"), (FitError, "fit"), (MachineError, "machine"))
@@ -289,6 +289,7 @@ def main(leg_file: str, rank: str) -> None:
     folder, number = Path(leg_file).parent, int(rank)
     leg = Leg.of(json.loads(Path(leg_file).read_text()))
     sys.path[:0] = [place for place in leg.imports if place not in sys.path]
+    sys.argv[1:] = []  # a build function that parses a command line finds none, as in a script without arguments
     steps = folder / f"step-{number}"
     made = Recording(number, "")
     try:
