@@ -159,8 +159,8 @@ def explain(
     only: patterns, as for restore.
 
     The explanation is true where the plain call fits. `call` is Python; `plan` what that call does; `to_json()` is for
-    programs. Raises FileError for a file at fault, UsageError for a function that makes no run; what the function
-    itself raises passes through.
+    programs. Raises FileError for a file at fault, UsageError for a function that makes no run or fails: what it raised
+    is the cause.
 
     >>> print(unmoor.explain("run/step_1000.pt", "train:build"))  # doctest: +SKIP
     """

@@ -98,9 +98,10 @@ def test_text_of_a_file_at_80_columns(name, tmp_path):
 def own(tmp_path_factory):
     """A run as unmoor saves it: in a wrapper, with generators of the user's own."""
     path = tmp_path_factory.mktemp("own") / "run.pt"
-    model = torch.nn.DataParallel(tiny())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    train(model, optimizer, 1)
+    bare = tiny()
+    optimizer = torch.optim.AdamW(bare.parameters(), lr=0.01)
+    train(bare, optimizer, 1)
+    model = torch.nn.DataParallel(bare)
     rng = {"sampler": torch.Generator(), "augment": torch.Generator()}
     unmoor.save(path, model=model, optimizer=optimizer, rng=rng, step=3)
     return unmoor.describe(path)

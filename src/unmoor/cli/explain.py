@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from .exits import FINE, FIT
-from .output import page, say_document, say_lines
+from .output import own_streams, page, say_document, say_lines
 from .shape import as_written, examples, json_option, path_argument
 
 __all__ = ["command"]
@@ -50,7 +50,8 @@ def command(path: str, build: str, device: str | None, *, only: Sequence[str], a
     """
     from unmoor import api_runs
 
-    made = api_runs.explain(path, build, model_device=device, only=list(only) or None)
+    with own_streams():
+        made = api_runs.explain(path, build, model_device=device, only=list(only) or None)
     if as_json:
         from unmoor.report.explanation import explanation_document
 

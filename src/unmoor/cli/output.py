@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
@@ -21,7 +22,7 @@ from .exits import MACHINE, exit_code, lacks_torch
 if TYPE_CHECKING:
     from unmoor.report.layout import Line
 
-__all__ = ["page", "say", "say_document", "say_lines", "tell", "wants_colour"]
+__all__ = ["own_streams", "page", "say", "say_document", "say_lines", "tell", "wants_colour"]
 
 _TONES: Final[dict[str, dict[str, Any]]] = {
     "headline": {"bold": True},
@@ -54,6 +55,18 @@ def say(text: str) -> None:
         if error.errno != errno.EPIPE and not (os.name == "nt" and error.errno == errno.EINVAL):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def own_streams() -> Iterator[None]:
+    """While a user's function runs: what it prints goes to stderr, and it finds no command line but its own, empty."""
+    arguments = sys.argv
+    sys.argv = arguments[:1]
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.argv = arguments
 
 
 def tell(error: BaseException) -> None:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from .exits import verdict
-from .output import page, say_document, say_lines
+from .output import own_streams, page, say_document, say_lines
 from .shape import as_written, examples, function_argument, json_option
 
 __all__ = ["command"]
@@ -48,7 +48,8 @@ def command(build: str, *, device: str, timeout: float, as_json: bool) -> int:
     from unmoor import api_runs
     from unmoor.report.preflight import preflight_document, preflight_lines
 
-    found = api_runs.preflight(build, device, timeout=timeout)
+    with own_streams():
+        found = api_runs.preflight(build, device, timeout=timeout)
     if as_json:
         say_document(preflight_document(found))
     else:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .exits import DIFFERENT, FINE
-from .output import page, say_document, say_lines
+from .output import own_streams, page, say_document, say_lines
 from .shape import as_written, examples, function_argument, json_option
 
 __all__ = ["command"]
@@ -72,7 +72,7 @@ def command(build: str, *, omit: Sequence[str], picture: str | None, as_json: bo
     """
     from unmoor import api_runs
 
-    with _steps() as told:
+    with _steps() as told, own_streams():
         made = api_runs.prove(build, omit=omit, picture=_picture(picture), progress=told, **asked)
     if as_json:
         from unmoor.report.proof import proof_document

@@ -165,7 +165,7 @@ def _clues(cut: Recording, resumed: Recording, step: int) -> list[tuple[str, str
                 for place, mark in rows.items()
                 if place not in theirs or theirs[place].digest != mark.digest
             ]
-    order = ("generator", "value", "mode")
+    order = ("generator", "optimizer", "value", "mode")
     return sorted(found, key=lambda clue: order.index(clue[0]) if clue[0] in order else len(order))
 
 
@@ -175,6 +175,10 @@ def _of_clues(clues: Sequence[tuple[str, str, Mark | None, Mark]]) -> tuple[str,
     more = f"; so are {listing(others, 3)}" if others else ""
     if kind == "generator":
         return f"the generator {place} is not in the checkpoint{more}", _pass_generator(place)
+    if kind == "optimizer":
+        outer, _, inner = place.rpartition(".")
+        told = f"{place} has state of its own, which the state dict of {outer} leaves out{more}"
+        return told, f'Pass both, in save and restore: optimizer={{"outer": {outer}, "{inner}": {place}}}.'
     mine = here.shown if here is not None else "not there"
     if kind == "mode":
         return f"{place} is {mine} after the restore and was {there.shown}", f"Call {place}.train() after the restore."

@@ -24,6 +24,7 @@ def module_findings(facts: RunFacts) -> Iterator[Finding]:
             yield from _wrappers(model, home)
             yield from _left_behind(model, home)
             yield from _attributes(model, home)
+            yield from _unregistered(model, home)
             yield from _other_rank(model, home, facts)
         yield from _untied(model)
     yield from _nothing_to_train(facts)
@@ -143,6 +144,24 @@ def _attributes(model: ModelFacts, home: str) -> Iterator[Finding]:
             place = full_name(model.label, module.name, tensor.name)
             remedy = f'{tensor.at} = {tensor.at}.to("{goal}")'
             yield Finding("attribute-elsewhere", severity, place, text, remedy if severity != "info" else "")
+
+
+def _unregistered(model: ModelFacts, home: str) -> Iterator[Finding]:
+    """Modules in plain lists and dicts that stayed behind when the model was moved; one finding for each list."""
+    held: dict[tuple[str, str], list[str]] = {}
+    for module in model.modules:
+        for tensor in placed(t for t in module.tensors if t.kind == "unregistered" and t.grade == "used"):
+            if tensor.device != home:
+                place = full_name(model.label, module.name, tensor.name)
+                held.setdefault((tensor.at, tensor.device), []).append(place)
+    for (at, device), places in held.items():
+        kind = "ModuleDict" if "['" in places[0] else "ModuleList"
+        text = (
+            f"on {device}, the model is on {home}: modules in a plain {'dict' if kind == 'ModuleDict' else 'list'} are "
+            "none of the model's, so neither .to() nor .parameters() reaches them"
+        )
+        line = f'{at} = torch.nn.{kind}({at}).to("{home}")  # where it is made, before the optimizer'
+        yield Finding("attribute-elsewhere", "error", others(places), text, line)
 
 
 def _other_rank(model: ModelFacts, home: str, facts: RunFacts) -> Iterator[Finding]:

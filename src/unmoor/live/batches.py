@@ -141,7 +141,7 @@ def comparable(value: Any, depth: int = _DEPTH) -> Any:
         return value.detach()
     if isinstance(value, _PLAIN):
         return value
-    if hasattr(value, "__array_interface__"):
+    if hasattr(type(value), "__array_interface__"):
         return _array(value)
     if depth == 0:
         return type(value).__qualname__

@@ -54,7 +54,7 @@ def build_run(build: Callable[..., Any], *, device: Any = None, wrap: Any = None
     except SystemExit as error:
         raise UsageError(
             f"{name}() ended the program (exit code {error.code}) instead of building a run",
-            remedy="It is called without arguments of a command line: give its parser defaults, or read them elsewhere.",
+            remedy="It finds no arguments of a command line: give its parser defaults, or read them elsewhere.",
         ) from error
     return sorted_run(made, name)
 
@@ -117,9 +117,9 @@ def _as_it_is(model: Any) -> Any:
 def take_step(built: Built, batch: Any = ABSENT) -> Any:
     """Take one training step and give its loss: the run's own `train_step`, else forward, loss, backward, step.
 
-    The usual step clears gradients first (in a closure where the optimizer wants one), takes a batch as (inputs, targets) or as a mapping with targets under
+    The usual step clears gradients first, takes a batch as (inputs, targets) or as a mapping with targets under
     "labels", "label", "targets", "target" or "y", scales by the scaler where there is one, and advances the schedulers
-    after their optimizers, with the loss where they follow it.
+    after their optimizers, with the loss where they follow it. An optimizer that wants a closure is given one.
     """
     if built.train_step is not None:
         return built.train_step() if batch is ABSENT else built.train_step(batch)

@@ -19,6 +19,7 @@ from unmoor.values.recording import CLUES, Mark
 from . import rng
 from .loader_parts import held
 from .loaders import ResumableLoader
+from .optimizers import find_optimizer
 from .survey import members
 from .wrappers import walk
 
@@ -36,7 +37,7 @@ Marks = Callable[..., Mark | None]
 
 
 def clues(objects: Mapping[str, Any], train_step: Any, mark: Marks) -> dict[str, dict[str, Mark]]:
-    """Generators, plain values and modes of modules, each by the place where it is kept."""
+    """Generators, plain values, modes of modules, optimizers within optimizers, each by the place that keeps it."""
     found: dict[str, dict[str, Mark]] = {f"{CLUES}generator": {}, f"{CLUES}value": {}, f"{CLUES}mode": {}}
     named = objects.get("rng")
     known = {id(generator) for generator in (named.values() if isinstance(named, Mapping) else ())}
@@ -51,11 +52,24 @@ def clues(objects: Mapping[str, Any], train_step: Any, mark: Marks) -> dict[str,
             made = mark(value)
             if made is not None:
                 found[f"{CLUES}value"].setdefault(place, made)
+    inner = {place: mark(state, digest_only=True) for place, state in _inner_optimizers(objects)}
+    found[f"{CLUES}optimizer"] = {place: made for place, made in inner.items() if made is not None}
     for role, value in objects.items():
         for label, _, item in members(role, value) if role != "rng" else ():
             if isinstance(item, nn.Module):
                 found[f"{CLUES}mode"][label] = _mode([place.module.training for place in walk(item)])
     return {component: rows for component, rows in found.items() if rows}
+
+
+def _inner_optimizers(objects: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The state of optimizers that an optimizer keeps beside its own, which its state dict leaves out (SAM's base)."""
+    passed = [(label, item) for label, _, item in members("optimizer", objects.get("optimizer"))]
+    known = {id(find_optimizer(item)) for _, item in passed if item is not None}
+    for label, item in passed:
+        optimizer = find_optimizer(item)
+        for name, inner in vars(optimizer).items() if optimizer is not None else ():
+            if isinstance(inner, torch.optim.Optimizer) and id(inner) not in known and inner.state:
+                yield f"{label}.{name}", [dict(entry) for entry in inner.state.values()]
 
 
 def _of_generator(generator: Any, mark: Marks) -> Mark | None:

@@ -25,7 +25,7 @@ from unmoor.values.text import count
 from .devices import resolve, tag
 from .run_facts_wrappers import home_of
 
-__all__ = ["children", "leaves", "move", "place_text"]
+__all__ = ["children", "gives_batches", "leaves", "move", "place_text"]
 
 _DEPTH: Final = 64
 _OBJECTS: Final = 6
@@ -44,7 +44,7 @@ def leaves(batch: Any) -> Iterator[tuple[tuple[Step, ...], Any]]:
         if isinstance(value, _ATOMS) or id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, torch.Tensor) or hasattr(value, "__array_interface__"):
+        if isinstance(value, torch.Tensor) or hasattr(type(value), "__array_interface__"):
             yield path, value
         else:
             todo += [((*path, step), item) for step, item in reversed(_below(path, value))]
@@ -134,12 +134,17 @@ def _refuse_batch(batch: Any) -> tuple[str, str] | None:
             f"to_device was given an optimizer ({type(batch).__qualname__})",
             "Move its state beside its parameters: optimizer.load_state_dict(optimizer.state_dict()).",
         )
-    if isinstance(batch, DataLoader | Iterator):
+    if gives_batches(batch):
         return (
             f"to_device was given a {type(batch).__qualname__}, which gives batches and is none",
             "Move each batch: for batch in loader: batch = unmoor.to_device(batch, like=model).",
         )
     return None
+
+
+def gives_batches(value: Any) -> bool:
+    """Whether a value is what gives batches, and no batch itself."""
+    return isinstance(value, DataLoader | Iterator) and not isinstance(value, torch.Tensor)
 
 
 class _Mover:
@@ -285,7 +290,10 @@ def _moves_itself(value: Any) -> bool:
     """Whether an object has a method `to` of its own, and is no container that is rebuilt better here."""
     if isinstance(value, dict | UserDict | list | tuple | nn.Module | type):
         return False
-    return callable(getattr(value, "to", None))
+    try:
+        return callable(getattr(value, "to", None))
+    except Exception:  # noqa: BLE001 (a proxy, or a class whose __getattr__ raises what it likes)
+        return False
 
 
 def _within(value: Any, depth: int = 4) -> Iterator[tuple[Step, torch.Tensor]]:

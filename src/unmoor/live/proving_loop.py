@@ -102,22 +102,24 @@ class Loop:
     def _next(self, loader: Any) -> tuple[Any, Batch]:
         """The next batch, of the next epoch where this one is over."""
         for _ in range(3):
-            if self._batches is None:
-                self._begin(loader)
-            for batch in self._batches or ():
+            for batch in self._begun(loader):
                 self._given += 1
                 seen = self.watch.take()
                 return batch, seen[-1] if seen else batch_of(batch)
             self._batches, self.progress["epoch"] = None, self.progress["epoch"] + 1
         raise UsageError(f"the loader of {self.built.name}() gives no batches", remedy="Return one that has some.")
 
-    def _begin(self, loader: Any) -> None:
+    def _begun(self, loader: Any) -> Iterator[Any]:
+        """The batches of this epoch. Their iterator is never asked if it is true: that asks for a length."""
+        if self._batches is not None:
+            return self._batches
         inner: Any = loader.loader if isinstance(loader, ResumableLoader) else loader
         told = held(inner, counts_epochs).values() if isinstance(inner, DataLoader) else ()
         found: list[Any] = list(told) or ([inner] if callable(getattr(inner, "set_epoch", None)) else [])
         for sampler in found:
             sampler.set_epoch(self.progress["epoch"])
         self._batches, self._given = iter(loader), 0
+        return self._batches
 
     def _close(self, loader: Any) -> None:
         """End the epoch of a loader without a position of its own with its last batch."""

@@ -6,7 +6,7 @@ Looks and changes nothing: no module is called, no value is read, no device is w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from unmoor.errors import UsageError
 from unmoor.values.run_facts import GeneratorFact, ModelFacts, RunFacts, ScheduleFacts
 
 from . import devices
+from .moving import gives_batches
 from .run_facts_batch import average_facts, batch_facts, loader_generators, loss_facts, metric_facts, own_generators
 from .run_facts_modules import attribute_generators, model_facts
 from .run_facts_optimizers import (
@@ -34,6 +35,17 @@ NOTHING = object()
 
 Member = tuple[str, str, Any]
 
+_PLAIN: Final = (str, bytes, int, float, complex)
+_TAKES: Final = {
+    "loss": "the module or function that computes it",
+    "optimizer": "an optimizer",
+    "scheduler": "a scheduler",
+    "scaler": "a gradient scaler",
+    "metrics": "metrics",
+    "ema": "averaged copies of the model",
+    "loader": "a loader of batches",
+}
+
 
 def collect_run(roles: Mapping[str, Any], batch: Any, *, rng: Any, values: bool) -> RunFacts:
     """The facts of the objects by role, and of a batch. `values` also looks for numbers that are not finite.
@@ -43,6 +55,7 @@ def collect_run(roles: Mapping[str, Any], batch: Any, *, rng: Any, values: bool)
     found = {role: list(_members(role, value)) for role, value in roles.items()}
     modules = found.get("model", [])
     _refuse(found)
+    _refuse_rest(modules, batch, rng)
     models = tuple(model_facts(*member) for member in modules)
     known = frozenset(id(module) for _, _, module in modules)
     losses = tuple(loss_facts(*member, known) for member in found.get("loss", ()))
@@ -78,11 +91,39 @@ def _refuse(found: Mapping[str, list[Member]]) -> None:
     for role, several in found.items():
         for label, _, item in several:
             refuse_swapped(role, label, item)
+            if isinstance(item, type):
+                raise UsageError(
+                    f"{label}= was given the class {item.__qualname__} itself, and takes an object of it",
+                    remedy=f"Make one: {label}={item.__qualname__}(...).",
+                )
             if role == "model" and not isinstance(item, nn.Module):
                 raise UsageError(
                     f"{label}= was given a {type(item).__module__}.{type(item).__qualname__}, and takes a module",
                     remedy="Pass the live torch.nn.Module: unmoor.diagnose(model, optimizer, batch, loss=loss).",
                 )
+            if isinstance(item, _PLAIN) or (role == "loss" and not callable(item)):
+                shown = f"a tensor {tuple(item.shape)}" if isinstance(item, torch.Tensor) else repr(item)[:60]
+                raise UsageError(
+                    f"{label}= was given {shown}, and takes {_TAKES[role]}", remedy="Pass the live object."
+                )
+
+
+def _refuse_rest(modules: list[Member], batch: Any, rng: Any) -> None:
+    if not modules:
+        raise UsageError(
+            "model= holds no module, so there is nothing to look at",
+            remedy="Pass the live torch.nn.Module: unmoor.diagnose(model, optimizer, batch, loss=loss).",
+        )
+    if gives_batches(batch):
+        raise UsageError(
+            f"batch= was given a {type(batch).__qualname__}, which gives batches and is none",
+            remedy="Pass the loader itself as loader=, and one batch as it gives it: batch = next(iter(loader)).",
+        )
+    if rng is not None and not isinstance(rng, bool | Mapping):
+        raise UsageError(
+            f"rng= was given a {type(rng).__qualname__}, and takes generators by name",
+            remedy='Name it: rng={"sampler": generator}.',
+        )
 
 
 def _schedules(several: Any) -> tuple[tuple[ScheduleFacts, ...], list[tuple[str, str]]]:

@@ -82,7 +82,7 @@ def _used(facts: ModelFacts) -> Iterator[TensorFact]:
     """The tensors of a module that its forward is sure to use, by full name."""
     for module in facts.modules:
         for tensor in module.tensors:
-            if tensor.kind != "attribute" or tensor.grade == "used":
+            if tensor.kind in ("parameter", "buffer") or (tensor.kind == "attribute" and tensor.grade == "used"):
                 yield replace(tensor, name=".".join(filter(None, (module.name, tensor.name))))
 
 

@@ -111,6 +111,17 @@ def _attributes(module: nn.Module, reading: Reading, at: str) -> Iterator[Tensor
             continue
         for path, tensor in held_tensors(name, value):
             yield tensor_fact(path, tensor, "attribute", grade=reads_name(reading, name), at=f"{at}.{path}")
+        for path, tensor in _unregistered(name, value):
+            yield tensor_fact(path, tensor, "unregistered", grade=reads_name(reading, name), at=f"{at}.{name}")
+
+
+def _unregistered(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of modules in a plain list, tuple or dict, which are none of the model's."""
+    if isinstance(value, Mapping | list | tuple) and len(value) <= _MEMBERS:
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            if isinstance(item, nn.Module):
+                for inner, tensor in (*item.named_parameters(), *item.named_buffers()):
+                    yield f"{name}[{key!r}].{inner}", tensor
 
 
 def held_tensors(name: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, torch.Tensor]]:

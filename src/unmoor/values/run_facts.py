@@ -30,7 +30,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TensorFact:
-    """A tensor by its name within what holds it. `kind` is parameter, buffer, attribute or state.
+    """A tensor by its name within what holds it. `kind` is parameter, buffer, attribute,
+    unregistered (of a module in a plain list, `at` is that list) or state.
 
     `lazy` tells that it has no shape yet. `grade` is for attributes: used (forward reads it as it is), moved (forward
     reads it, and moves tensors) or idle (forward does not name it).
@@ -134,9 +135,8 @@ class GroupFacts:
 class OptimizerFacts:
     """An optimizer. `made` is Python that builds its class anew for some parameters, with {} in their place.
 
-    `keys` are the objects that a scheduler may call this optimizer: it, what it wraps, what steps for it; and its groups,
-    which another optimizer may share (SAM and its base). `stale` tells
-    that a wrapper around it shows groups which the wrapped one has replaced. `copies` tells that its class is known to
+    `keys` are the objects that a scheduler may call this optimizer: it, what it wraps, what steps for it; and its
+    groups, which another optimizer may share (SAM and its base). `stale` tells that a wrapper around it shows groups which the wrapped one has replaced. `copies` tells that its class is known to
     step copies of the parameters (master weights).
     """
 
@@ -154,8 +154,8 @@ class OptimizerFacts:
 @dataclass(frozen=True, slots=True)
 class ScheduleFacts:
     """A scheduler. `follows` is the key of its optimizer, `size` its number of parameters and `optimizer` its class.
-    `groups` are the keys of that optimizer's groups, in which it sets the rate.
 
+    `groups` are the keys of that optimizer's groups, in which it sets the rate.
     `last` is the rate that it set last by group, `rates` what the groups have now; both empty where that is not known.
     """
 

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from unmoor.errors import UsageError
+from unmoor.errors import UnmoorError, UsageError
+from unmoor.live.built import build_run
 
-__all__ = ["build_name", "function_of", "name_elsewhere"]
+if TYPE_CHECKING:
+    from unmoor.live.built import Built
+
+__all__ = ["build_name", "called", "function_of", "lines_to", "name_elsewhere"]
 
 
 def function_of(build: str | Callable[..., Any]) -> Callable[..., Any]:
     """The function that `build` names, or `build` itself where it is one.
 
     The module is looked up as from the current directory, as `python -m` does. Raises UsageError, naming what was
-    found instead, where there is no such module or function; errors inside the module pass through.
+    found instead, where there is no such module or function, and for a module that fails.
     """
     if not isinstance(build, str):
         if not callable(build):
@@ -30,18 +37,61 @@ def function_of(build: str | Callable[..., Any]) -> Callable[..., Any]:
     module, colon, function = build.rpartition(":")
     if not (colon and module and function):
         raise UsageError(f"{build!r} does not name a function", remedy='Write "module:function", such as train:build.')
-    found: Any = _of_file(module, build) if module.endswith(".py") else _imported(module, build)
+    try:
+        found: Any = _of_file(module, build) if module.endswith(".py") else _imported(module, build)
+    except UnmoorError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(f"{module} cannot be imported", error) from error
     for name in function.split("."):
         if not hasattr(found, name):
-            near = ", ".join(sorted(key for key, value in vars(found).items() if callable(value) and key[0] != "_")[:8])
-            raise UsageError(
-                f"module {module} has no function {name!r}", remedy=f"It has {near}." if near else "It has none at all."
-            )
+            raise UsageError(f"module {module} has no function {name!r}", remedy=_instead(found, name))
         found = getattr(found, name)
     if not callable(found):
         raise UsageError(f"{build} is {type(found).__name__}, no function that builds a run")
     result: Callable[..., Any] = found
     return result
+
+
+def _instead(found: Any, name: str) -> str:
+    """What a module or class has that could have been meant: what is defined there, the most alike first."""
+    home = getattr(found, "__name__", "") if isinstance(found, ModuleType) else getattr(found, "__module__", "")
+    own = [key for key, value in vars(found).items() if key[0] != "_" and _is_of(value, home)]
+    near = [*get_close_matches(name, own, 3), *sorted(own)]
+    return f"It has {', '.join(dict.fromkeys(near[:8]))}." if near else "It has none at all."
+
+
+def _is_of(value: Any, home: str) -> bool:
+    return callable(value) and getattr(value, "__module__", home) == home
+
+
+def called(function: Callable[..., Any], *, device: Any, name: str) -> Built:
+    """The run that a function builds. Raises UsageError for one that fails, with its own error as the cause."""
+    try:
+        return build_run(function, device=device, name=name)
+    except UnmoorError:
+        raise
+    except Exception as error:
+        raise _failed(f"{name} could not build the run", error) from error
+
+
+def _failed(what: str, error: BaseException) -> UsageError:
+    text = f"{what}: {type(error).__name__}: {str(error).strip() or 'no message'}"
+    return UsageError(text, details=lines_to(error))
+
+
+def lines_to(error: BaseException) -> tuple[str, ...]:
+    """The lines of code that led to an error of the user's, without those of this package and of the import system."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [
+        (os.path.basename(f.filename), f.lineno, f.line or f.name)
+        for f in frames
+        if not os.path.abspath(f.filename).startswith(ours) and "importlib" not in f.filename
+    ]
+    if isinstance(error, SyntaxError) and error.filename:
+        theirs.append((os.path.basename(error.filename), error.lineno, (error.text or "").strip()))
+    return tuple(f"{file}:{line}  {text}" for file, line, text in theirs[:6])
 
 
 def _imported(module: str, build: str) -> Any:

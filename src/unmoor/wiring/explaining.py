@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from unmoor.describe import describe_path
 from unmoor.errors import FileError, UnmoorError, UsageError
-from unmoor.live.built import build_run, parameters_of
+from unmoor.live.built import parameters_of
 from unmoor.live.kept_streams import streams_kept
 from unmoor.live.survey import members
 from unmoor.plan.offers import Offer, faults_of, offers
@@ -23,7 +23,7 @@ from unmoor.values.explanation import Explanation, Trial
 from unmoor.values.plan import Change, Plan
 from unmoor.values.text import listing
 
-from .building import build_name, function_of
+from .building import build_name, called, function_of
 from .proving_leg import objects_to_save, with_state
 from .restoring import Asked, prepare
 
@@ -75,7 +75,7 @@ def explain_path(path: str, build: str | Callable[..., Any], *, model_device: An
     catalog = describe_path(path)
     with streams_kept():
         takes = "device" in parameters_of(function)
-        built = build_run(function, device=model_device if takes else None, name=name.rpartition(":")[2])
+        built = called(function, device=model_device if takes else None, name=name.rpartition(":")[2])
         kept, left = objects_to_save(built.objects, ())
         rng = kept.pop("rng", None)
         roles, _ = with_state(kept)
@@ -91,6 +91,10 @@ def _explained(run: _Run, name: str, left: Mapping[str, str]) -> Explanation:
     base = {key: repr(value) for key, value in words.items() if value is not None}
     base |= {"rng": "rng"} if run.rng is not True else {}
     made = Explanation(run.catalog.path, name, fits=not isinstance(plain, UnmoorError), call="", live_only=live_only)
+    nothing = _no_model(run, plain) if not isinstance(plain, UnmoorError) else ()
+    if nothing:
+        remedy = "Build the run with the models that the file has, under the same names."
+        return replace(made, fits=False, error="MismatchError", faults=nothing, remedy=remedy)
     if not isinstance(plain, UnmoorError):
         return _with_plan(replace(made, call=call_text(run.catalog.path, list(run.roles), base)), run, plain)
     made = replace(made, error=type(plain).__name__, faults=faults_of(plain), remedy=plain.remedy)
@@ -103,6 +107,16 @@ def _explained(run: _Run, name: str, left: Mapping[str, str]) -> Explanation:
     roles = [role for role in run.roles if role not in dropped]
     trial = Trial(tuple((offer.keyword, offer.text) for offer in added), tuple(_cost(plan, added)))
     return _with_plan(replace(made, call=call_text(run.catalog.path, roles, told), trial=trial), run, plan)
+
+
+def _no_model(run: _Run, plan: Plan) -> tuple[str, ...]:
+    """The fault of a plan that leaves every model of the run as it is, although the file has models."""
+    labels = [label for label, _, _ in members("model", run.roles.get("model"))]
+    left = {change.label for change in plan.not_restored if not change.name}
+    saved = [".".join(map(str, part.keys)) or part.path for part in run.catalog.parts if part.role == "model"]
+    if run.only is not None or not labels or not saved or not left.issuperset(labels):
+        return ()
+    return (f"model      the file has {listing(saved)}, the run {listing(labels)}: none of them would be restored",)
 
 
 def _with_plan(made: Explanation, run: _Run, plan: Plan) -> Explanation:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from unmoor.live.wrapping import NEED_GROUP, WORDS, wrapper_of
 from unmoor.plan.policy import CHOICES
 from unmoor.values.recording import Failure, Recording
 
-from .building import function_of
+from .building import function_of, lines_to
 from .restoring import Asked, restore_path
 from .saving_call import save_path
 
@@ -167,9 +166,9 @@ def objects_to_save(objects: Mapping[str, Any], omit: tuple[str, ...]) -> tuple[
             elif role == "loader" and not has_position(item):
                 left[label] = "a loader without a position"
         good = [(key, item) for label, key, item in found if label not in left]
-        if not good:
+        if not good and (found or role in _ROLES):
             continue
-        if len(good) == len(found):
+        if len(good) == len(found):  # an empty container of the run's own is filled by the restore
             kept[role] = value
         else:
             kept[role] = dict(good) if isinstance(value, Mapping) else [item for _, item in good]
@@ -264,11 +263,8 @@ def _failure(where: str, error: BaseException) -> Failure:
         fault = next((word for kind, word in kinds if isinstance(error, kind)), "machine")
         kind = type(error).__name__
         return Failure(where, kind, error.headline, error.details, error.remedy, error.path, fault)
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    theirs = [f for f in frames if not os.path.abspath(f.filename).startswith(ours)]
-    lines = tuple(f"{os.path.basename(f.filename)}:{f.lineno}  {f.line or f.name}" for f in theirs[:6])
-    return Failure(where, type(error).__name__, str(error).strip() or "no message", lines, fault="program")
+    text = str(error).strip() or "no message"
+    return Failure(where, type(error).__name__, text, lines_to(error), fault="program")
 
 
 @contextmanager
