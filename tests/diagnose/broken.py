@@ -70,6 +70,19 @@ class Masked(Net):
         return super().forward(x * self.mask)
 
 
+class Unregistered(Net):
+    """Layers that the module does not know of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(3, 3)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return super().forward(x)
+
+
 class Listed(Net):
     def __init__(self) -> None:
         super().__init__()
@@ -337,6 +350,12 @@ BROKEN: dict[str, Broken] = {
     ),
     "a buffer registered after the move": Broken(_registered_late, "buffer-elsewhere", DEVICE, place="model.shift"),
     "a mask that is no buffer": Broken(lambda: _model(Masked), "attribute-elsewhere", DEVICE, place="model.mask"),
+    "layers in a plain list": Broken(
+        lambda: _model(Unregistered),
+        "attribute-elsewhere",
+        DEVICE,
+        place="model.layers[0].weight and 1 other",
+    ),
     "a tensor in a list in a dict": Broken(
         lambda: _model(Listed), "attribute-elsewhere", DEVICE, place="model.scales['in'][0]"
     ),

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import unmoor
 from unmoor.errors import UsageError
@@ -118,6 +119,13 @@ def test_what_cannot_be_looked_into_is_said() -> None:
         (lambda: ("model",), "takes a module"),
         (lambda: (Net().state_dict(),), "takes a module"),
         (lambda: ({"gen": Net(), "disc": 3},), "model[disc]= was given a builtins.int"),
+        (lambda: (None,), "model= holds no module"),
+        (lambda: ({},), "model= holds no module"),
+        (lambda: (Net,), "model= was given the class Net itself"),
+        (lambda: (Net(), torch.optim.Adam), "optimizer= was given the class Adam itself"),
+        (lambda: (Net(), "adam"), "optimizer= was given 'adam', and takes an optimizer"),
+        (lambda: (Net(), None, DataLoader([1])), "batch= was given a DataLoader, which gives batches and is none"),
+        (lambda: (Net(), None, iter([1])), "batch= was given a list_iterator, which gives batches and is none"),
     ],
 )
 def test_an_object_in_another_role_is_refused(arguments, words) -> None:
@@ -126,6 +134,30 @@ def test_an_object_in_another_role_is_refused(arguments, words) -> None:
         unmoor.diagnose(*arguments())
     assert words in caught.value.headline
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("role", "value", "words"),
+    [
+        ("loss", nn.MSELoss, "loss= was given the class MSELoss itself"),
+        ("loss", torch.tensor(0.5), "loss= was given a tensor (), and takes the module or function that computes it"),
+        ("loss", {"a": "mse"}, "loss[a]= was given 'mse'"),
+        ("scheduler", "cosine", "scheduler= was given 'cosine', and takes a scheduler"),
+        ("scaler", 3, "scaler= was given 3, and takes a gradient scaler"),
+        ("rng", torch.Generator(), "rng= was given a Generator, and takes generators by name"),
+    ],
+)
+def test_what_can_be_no_object_of_a_role_is_refused(role, value, words) -> None:
+    """Classes, words and results in the place of live objects are slips, and never all clear."""
+    with pytest.raises(UsageError) as caught:
+        unmoor.diagnose(Net(), **{role: value})
+    assert words in caught.value.headline
+    assert caught.value.remedy
+
+
+def test_values_beside_metrics_averages_and_loaders_are_fine() -> None:
+    """Numbers in dicts of what a step does not compute with are no slip."""
+    assert unmoor.diagnose(Net(), metrics={"best": 0.5}, ema={"decay": 0.9}, loader=[1, 2]).ok
 
 
 def test_labels_of_several_objects_are_the_python_that_reaches_them() -> None:

@@ -41,9 +41,6 @@ _TAKES: Final = {
     "optimizer": "an optimizer",
     "scheduler": "a scheduler",
     "scaler": "a gradient scaler",
-    "metrics": "metrics",
-    "ema": "averaged copies of the model",
-    "loader": "a loader of batches",
 }
 
 
@@ -101,7 +98,7 @@ def _refuse(found: Mapping[str, list[Member]]) -> None:
                     f"{label}= was given a {type(item).__module__}.{type(item).__qualname__}, and takes a module",
                     remedy="Pass the live torch.nn.Module: unmoor.diagnose(model, optimizer, batch, loss=loss).",
                 )
-            if isinstance(item, _PLAIN) or (role == "loss" and not callable(item)):
+            if role in _TAKES and (isinstance(item, _PLAIN) or (role == "loss" and not callable(item))):
                 shown = f"a tensor {tuple(item.shape)}" if isinstance(item, torch.Tensor) else repr(item)[:60]
                 raise UsageError(
                     f"{label}= was given {shown}, and takes {_TAKES[role]}", remedy="Pass the live object."

@@ -20,7 +20,7 @@ from .about import facts
 from .claims import Claims, claims
 from .content import Safety, content, dialect_text, format_text, role_rank, safety, safety_text
 from .devices import devices_text, tags_text
-from .html import embedded, policy, text_of
+from .html import document, text_of
 from .layout import plain
 from .members import Membership, membership
 from .own import with_own_joined
@@ -53,9 +53,7 @@ def page_html(catalog: Catalog, *, assets: Assets, version: str) -> str:
     """The page of one checkpoint. The same catalog gives the same page."""
     whole = with_own_joined(catalog)
     members, claimed, judged = membership(whole), claims(catalog), safety(catalog)
-    data = page_data(whole)
-    drawn = [assets.plotly, assets.table, assets.treemap] if whole.tensors else [assets.table]
-    scripts = [embedded(script) for script in drawn]
+    scripts = [assets.plotly, assets.table, assets.treemap] if whole.tensors else [assets.table]
     name = _name(catalog.path)
     body = [
         _header(catalog, name),
@@ -68,28 +66,9 @@ def page_html(catalog: Catalog, *, assets: Assets, version: str) -> str:
         *([_TABLE] if whole.tensors else []),
         "</main>",
         f"<footer>Written by unmoor {text_of(version)} without running anything in {text_of(catalog.path)}.</footer>",
-        f'<script type="application/json" id="data">{data_text(data)}</script>',
-        *(f"<script>{script}</script>" for script in scripts),
     ]
-    return _FRAME.format(policy=policy(scripts), title=text_of(name), style=assets.style, body="\n".join(body))
-
-
-_FRAME: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<title>{title} · unmoor inspect</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
+    title, data = f"{name} · unmoor inspect", data_text(page_data(whole))
+    return document(title=title, style=assets.style, body=body, data=data, scripts=scripts)
 
 
 def _name(path: str) -> str:

@@ -15,7 +15,7 @@ from unmoor.values.proof import Proof
 
 from .curves import COLOURS, differences
 from .documents import strict
-from .html import embedded, policy, text_of
+from .html import document, text_of
 from .proof import difference_text, headline, table_cells
 
 __all__ = ["ProofAssets", "proof_page"]
@@ -32,7 +32,6 @@ class ProofAssets:
 
 def proof_page(proof: Proof, *, assets: ProofAssets, version: str) -> str:
     """The page of one proof. The same proof gives the same page."""
-    scripts = [embedded(script) for script in (assets.plotly, assets.script)]
     body = [
         f'<header class="{"good" if proof.ok else "bad"}"><h1>{text_of(headline(proof))}</h1>',
         f"<p>{text_of(proof.build)}, {proof.steps} steps, cut after step {proof.cut}</p></header>",
@@ -45,30 +44,14 @@ def proof_page(proof: Proof, *, assets: ProofAssets, version: str) -> str:
         *_losses(proof),
         "</main>",
         f"<footer>Written by unmoor {text_of(version)}.</footer>",
-        f'<script type="application/json" id="data">{_data(proof)}</script>',
-        *(f"<script>{script}</script>" for script in scripts),
     ]
-    return _FRAME.format(
-        policy=policy(scripts), title=text_of(headline(proof)), style=assets.style, body="\n".join(body)
+    return document(
+        title=f"{headline(proof)} · unmoor prove",
+        style=assets.style,
+        body=body,
+        data=_data(proof),
+        scripts=[assets.plotly, assets.script],
     )
-
-
-_FRAME: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<title>{title} · unmoor prove</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
 
 
 _BAD: Final = ' class="bad"'

@@ -30,10 +30,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TensorFact:
-    """A tensor by its name within what holds it. `kind` is parameter, buffer, attribute,
-    unregistered (of a module in a plain list, `at` is that list) or state.
+    """A tensor by its name within what holds it. `kind` is parameter, buffer, attribute, unregistered or state.
 
-    `lazy` tells that it has no shape yet. `grade` is for attributes: used (forward reads it as it is), moved (forward
+    Unregistered is what a module in a plain list or dict has; `at` is that list. `lazy` tells that it has no shape yet. `grade` is for attributes: used (forward reads it as it is), moved (forward
     reads it, and moves tensors) or idle (forward does not name it).
     """
 
@@ -136,8 +135,9 @@ class OptimizerFacts:
     """An optimizer. `made` is Python that builds its class anew for some parameters, with {} in their place.
 
     `keys` are the objects that a scheduler may call this optimizer: it, what it wraps, what steps for it; and its
-    groups, which another optimizer may share (SAM and its base). `stale` tells that a wrapper around it shows groups which the wrapped one has replaced. `copies` tells that its class is known to
-    step copies of the parameters (master weights).
+    groups, which another optimizer may share (SAM and its base). `stale` tells that a wrapper around it shows groups
+    which the wrapped one has replaced. `copies` tells that its class is known to step copies of the parameters (master
+    weights).
     """
 
     label: str
