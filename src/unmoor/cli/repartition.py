@@ -10,6 +10,7 @@ from .exits import verdict
 from .output import page, say_document, say_lines
 from .progress import bar
 from .shape import examples, json_option, path_argument
+from .sizes import bytes_below
 
 __all__ = ["command"]
 
@@ -35,7 +36,7 @@ def command(source: str, target: str, *, ranks: int, verify: str, as_json: bool)
     from unmoor import api_files
     from unmoor.report.restore import receipt_lines
 
-    with bar(f"writing {target}") as advance:
+    with bar(f"writing {target}", bytes_below(source)) as advance:
         made = api_files.repartition(source, target, ranks=ranks, verify=verify, progress=advance)  # type: ignore[arg-type]
     if as_json:
         say_document({"schema": "unmoor.receipt/1", **made.to_json()})
