@@ -142,7 +142,7 @@ class Masked(Net):
 
 @broken(
     "gate (Masked) brings together gate.mask on cpu and x on sim:1",
-    'self.register_buffer("mask", mask, persistent=False)',
+    'self.register_buffer("mask", torch.ones(8), persistent=False)',
     kind="attribute",
     cpu="gate.mask",
 )
@@ -226,7 +226,7 @@ def tensor_made_within_a_call(run: Run):
     run.model(run.batch["image"])
 
 
-@broken("tests/context/steps.py", "scale = scale.to(x.device)", kind="tensor", cpu="scale")
+@broken("tests/context/steps.py", "scale.to(x.device)", kind="tensor", cpu="scale")
 def tensor_of_a_closure(run: Run):
     def scaled(x):
         return x * scale  # fails

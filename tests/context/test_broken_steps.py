@@ -11,10 +11,10 @@ import unmoor
 from unmoor.live import context_frames
 from unmoor.values.mismatch import KINDS, SITUATIONS
 
-from . import elsewhere, modules, optimizers, steps
+from . import elsewhere, fixes, modules, optimizers, steps
 from .runs import CASES, MARK, Run
 
-__all__ = ["elsewhere", "modules", "optimizers", "steps"]
+__all__ = ["elsewhere", "fixes", "modules", "optimizers", "steps"]
 
 
 def _told(case):

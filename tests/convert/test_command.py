@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import warnings
 
 import click
 import pytest
@@ -157,3 +158,14 @@ def test_a_bar_that_ends_where_the_work_ends(run, monkeypatch):
     run("run.pt", "b.pt", "--opaque", "drop")
     assert heard
     assert sum(nbytes for _, nbytes in heard) >= heard[0][0] > 20_000
+
+
+@pytest.mark.parametrize("target", ["a.pt", "a", "a.bin"])
+def test_warnings_of_torch_are_not_among_what_it_prints(target, run):
+    """Sparse and quantized tensors are made to be written; that torch finds them experimental is nobody's fault."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = {"s": torch.eye(3).to_sparse_csr(), "q": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}
+        torch.save(tree, "odd.pt")
+    code, _, err = run("odd.pt", target)
+    assert (code, err) == (0, "")

@@ -349,3 +349,24 @@ def test_one_large_tensor_is_never_whole_in_memory(tmp_path):
     assert torch.equal(
         torch.load(tmp_path / "big-3.pt", mmap=True)["w"], torch.load(tmp_path / "big.pt", mmap=True)["w"]
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["half\ud800", "__metadata__", 3], ids=["half a surrogate pair", "reserved", "a number"]
+)
+def test_names_that_safetensors_cannot_have_are_an_error_that_lists_them(name, tmp_path):
+    """By convert and by save alike, before anything is written."""
+    torch.save({name: torch.ones(2), "w": torch.ones(2)}, tmp_path / "a.pt")
+    with pytest.raises(unmoor.UsageError, match="no name that a tensor can have"):
+        unmoor.convert(tmp_path / "a.pt", tmp_path / "b.safetensors")
+    with pytest.raises(unmoor.UsageError, match="no name that a tensor can have"):
+        unmoor.save(tmp_path / "b.safetensors", {name: torch.ones(2), "w": torch.ones(2)})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+@pytest.mark.parametrize("target", ["", "a\0.pt", "a\ud800.pt", "a\0", "a\ud800"])
+def test_a_target_that_no_path_can_be_is_an_error(target, tmp_path):
+    """A zero byte, half of a surrogate pair: no file system has them."""
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pt")
+    with pytest.raises(unmoor.UsageError, match="is no path"):
+        unmoor.convert(tmp_path / "a.pt", target)

@@ -116,6 +116,11 @@ class OwnOptimizer(torch.optim.Optimizer):
                 p.add_(state["mean"].sign(), alpha=-group["lr"])
 
 
+class TwoSteps(OwnOptimizer):
+    def step(self, closure=None):
+        return self.base.step(closure)
+
+
 def _split(cls: type[nn.Module]) -> Run:
     model = cls()
     first, second = (model.layers[0], model.layers[1]) if isinstance(model, SplitList) else (model.body, model.head)
@@ -175,6 +180,14 @@ def _schedules(made: Run) -> None:
     warm = torch.optim.lr_scheduler.LinearLR(made.optimizer, total_iters=2)
     then = torch.optim.lr_scheduler.CosineAnnealingLR(made.optimizer, 4)
     made.scheduler = torch.optim.lr_scheduler.SequentialLR(made.optimizer, [warm, then], [2])
+
+
+def _two_steps(made: Run) -> None:
+    """As SAM: the scheduler sets the rate in groups that both optimizers share."""
+    made.optimizer = TwoSteps(made.model.parameters())
+    made.optimizer.base = torch.optim.SGD(made.optimizer.param_groups, lr=0.1)
+    made.optimizer.param_groups = made.optimizer.base.param_groups
+    made.scheduler = torch.optim.lr_scheduler.StepLR(made.optimizer.base, 3)
 
 
 def _pruned(made: Run) -> None:
@@ -279,6 +292,7 @@ HEALTHY: dict[str, Callable[[], Run]] = {
     "pruned": _with(_pruned),
     "weight normalisation": _with(_weight_norm),
     "spectral normalisation of old": _old_spectral_norm,
+    "a scheduler of the base of a two-step optimizer": _with(_two_steps),
     "a user's optimizer": _sets(optimizer=lambda r: OwnOptimizer(r.model.parameters())),
     "schedule-free": _with(_schedule_free),
     "a loader": _sets(loader=lambda _: DataLoader([0, 1], shuffle=True, generator=torch.Generator())),

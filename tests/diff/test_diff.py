@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -90,6 +91,60 @@ def test_names_under_a_wrapper_are_the_same_names(wrapped, turned, tmp_path):
     assert (made.compared, made.changed) == (4, ())
     assert any("without" in note for note in made.matched), made.matched
     assert [leaf.path for leaf in (*made.only_a, *made.only_b)] == (["n_averaged"] if wrapped == "average" else [])
+
+
+class Counted(nn.Module):
+    """A module with state that is no tensor."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.inner, self.count = nn.Linear(2, 2), count
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("deep", [False, True])
+def test_extra_state_of_modules_goes_by_their_names(count, deep, tmp_path):
+    """Under a wrapper's prefix too, at the root and below it."""
+    models = [nn.Sequential(nn.Linear(2, 2), Counted(n)) if deep else Counted(n) for n in (1, count)]
+    models[1].load_state_dict(models[0].state_dict(), strict=False)
+    a = save(models[0].state_dict(), tmp_path / "a.pt")
+    b = save({f"module.{name}": t for name, t in models[1].state_dict().items()}, tmp_path / "b.pt")
+    want = [] if count == 1 else [("changed", "1", "2")]
+    for made, values in ((unmoor.diff(a, b), want), (unmoor.diff(b, a), [(k, y, x) for k, x, y in want])):
+        assert [(value.kind, value.a, value.b) for value in made.values] == values, str(made)
+
+
+def test_weights_tied_in_a_file_are_the_one_that_safetensors_keeps(tmp_path):
+    """Both ways round, and told; in other formats a name that is missing is missing."""
+    weight = torch.randn(3, 2)
+    a = save({"emb.weight": weight, "head.weight": weight, "head.bias": torch.zeros(3)}, tmp_path / "a.pt")
+    save_file({"emb.weight": weight, "head.bias": torch.zeros(3)}, tmp_path / "b.safetensors")
+    for made in (unmoor.diff(a, tmp_path / "b.safetensors"), unmoor.diff(tmp_path / "b.safetensors", a)):
+        assert made.equal, str(made)
+        assert "safetensors keeps tied weights once: head.weight is emb.weight" in made.matched[0]
+    unmoor.convert(tmp_path / "b.safetensors", tmp_path / "c.pt")
+    assert [leaf.path for leaf in unmoor.diff(a, tmp_path / "c.pt").only_a] == ["head.weight"]
+
+
+def _sparse(size):
+    return torch.sparse_coo_tensor([[0], [0]], [1.0], size, check_invariants=True)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_the_shape_of_a_sparse_tensor_is_a_part_of_it(prefix, tmp_path):
+    """Equal indices and values of two sizes are two tensors."""
+    dense = {"w": torch.ones(2), "v": torch.ones(3)}
+    a = save({**dense, "s": _sparse((3, 3))}, tmp_path / "a.pt")
+    paths = [
+        save({f"{prefix}{name}": t for name, t in {**dense, "s": _sparse(size)}.items()}, tmp_path / f"{size[0]}.pt")
+        for size in ((3, 3), (4, 4))
+    ]
+    assert unmoor.diff(a, paths[0]).equal
+    (value,) = unmoor.diff(a, paths[1]).values
+    assert (value.path, value.a, value.b) == ("s.layout", "'sparse_coo of 3x3'", "'sparse_coo of 4x4'")
 
 
 def test_one_change_under_a_wrapper_is_found(tmp_path):
@@ -219,6 +274,23 @@ def test_plain_values_are_the_same_where_they_say_the_same(a, b, same, tmp_path)
     """Containers and numbers by what they say, kinds that mean another thing apart."""
     paths = [save({"extra": value, "w": torch.ones(2)}, tmp_path / f"{i}.pt") for i, value in enumerate((a, b))]
     assert unmoor.diff(*paths).equal is same
+
+
+LOOK_ALIKE = {
+    "kinds": ({3}, frozenset({3}), "a set {3}", "a frozenset {3}"),
+    "long text": ("x" * 100 + "a", "x" * 100 + "b", "'xxxxxxxxxxxxa' at 88", "'xxxxxxxxxxxxb' at 88"),
+    "long bytes": (b"x" * 100, b"x" * 99 + b"y", "b'xxxxxxxxxxxxx' at 87", "b'xxxxxxxxxxxxy' at 87"),
+    "large integers": (2**200, 2**200 + 1, "an int of 201 bits", "an int of 201 bits, another"),
+}
+
+
+@pytest.mark.parametrize("case", LOOK_ALIKE)
+def test_values_that_differ_are_told_in_words_that_differ(case, tmp_path):
+    """Where they are cut alike, the place where they part; where they look alike, their kinds."""
+    *values, a, b = LOOK_ALIKE[case]
+    paths = [save({"extra": value, "w": torch.ones(2)}, tmp_path / f"{i}.pt") for i, value in enumerate(values)]
+    (value,) = unmoor.diff(*paths).values
+    assert (value.a, value.b) == (a, b)
 
 
 def test_a_number_and_a_tensor_of_it_are_one_value_of_two_dtypes(tmp_path):
@@ -405,3 +477,84 @@ def test_progress_adds_up_to_what_was_read(runs):
     told = []
     made = unmoor.diff(folder / "1.pt", folder / "1.pt", progress=told.append)
     assert sum(told) == made.nbytes > 0
+
+
+def test_torch_has_as_many_threads_after_a_diff_as_before(tmp_path):
+    """They are lent while blocks are measured; several diffs at once give back what the first found."""
+    a, b = (save({"w": torch.randn(1 << 18)}, tmp_path / f"{i}.pt") for i in range(2))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with ThreadPoolExecutor(3) as pool:
+            made = list(pool.map(lambda _: unmoor.diff(a, b), range(6)))
+        assert [one.changed[0].distance for one in made] == [made[0].changed[0].distance] * 6
+        assert unmoor.diff(a, b).equal is False
+        assert torch.get_num_threads() == 3
+        assert _in_a_new_thread(torch.get_num_threads) == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def _in_a_new_thread(function):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def _pickled_and_plain(folder, *, changed=False):
+    """One run, its objects pickled whole and as their state dicts; `changed` in one weight and one option."""
+    model, optimizer = trained()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    torch.save({"net": model, "optim": optimizer, "sched": scheduler, "epoch": 3}, folder / "pickled.pt")
+    torch.save(model, folder / "module.pt")
+    torch.save(scheduler, folder / "scheduler.pt")
+    plain = {"net": model.state_dict(), "optim": optimizer.state_dict(), "sched": scheduler.state_dict(), "epoch": 3}
+    plain = copy.deepcopy(plain)
+    if changed:
+        next(iter(plain["net"].values())).flatten()[0] += 1
+        plain["optim"]["param_groups"][0]["eps"] = 0.5
+        plain["optim"]["state"][0]["exp_avg"].zero_()
+    save(plain, folder / "plain.pt")
+    save_file(plain["net"], folder / "net.safetensors")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("one", "other"), [("pickled.pt", "plain.pt"), ("module.pt", "net.safetensors")])
+def test_pickled_objects_meet_the_state_dicts_that_they_would_give(one, other, turned, tmp_path):
+    """Modules, optimizers and schedulers; equal where they say the same, and how they were compared is told."""
+    _pickled_and_plain(tmp_path)
+    paths = [tmp_path / one, tmp_path / other]
+    made = unmoor.diff(*(reversed(paths) if turned else paths))
+    assert made.equal, str(made)
+    assert f"pickled objects of {'b' if turned else 'a'} by the state dicts that they would give" in made.matched[0]
+
+
+def test_what_differs_between_pickled_objects_and_state_dicts_is_found(tmp_path):
+    """A weight, an option of a group and a moment, each under its name."""
+    _pickled_and_plain(tmp_path, changed=True)
+    made = unmoor.diff(tmp_path / "pickled.pt", tmp_path / "plain.pt")
+    first = next(iter(tiny().state_dict()))
+    assert {one.name for one in made.changed} == {f"net.{first}", "optim.state.0.exp_avg"}
+    assert [value.path for value in made.values] == ["optim.param_groups.0.eps"]
+
+
+def test_a_pickled_scheduler_that_holds_the_only_optimizer_is_compared_as_it_is(tmp_path):
+    """Its state dict would lack the optimizer's tensors: none is lost from the answer."""
+    _pickled_and_plain(tmp_path)
+    made = unmoor.diff(tmp_path / "scheduler.pt", tmp_path / "plain.pt")
+    assert any("exp_avg" in leaf.path for leaf in made.only_a)
+
+
+AVERAGES = [("state_dict", "state_dict_ema"), ("model", "model_ema"), ("net", "ema"), ("model", "ema_model")]
+
+
+@pytest.mark.parametrize("keys", AVERAGES)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_model_and_its_average_meet_those_of_another_dialect(keys, turned, tmp_path):
+    """Both fit either, names and shapes being one: the word for the average tells them apart."""
+    model, average = tiny(0).state_dict(), tiny(1).state_dict()
+    source = save(dict(zip(keys, (model, average), strict=True)), tmp_path / "a.pt")
+    unmoor.convert(source, tmp_path / "b.pt", layout="plain")
+    paths = [source, tmp_path / "b.pt"]
+    made = unmoor.diff(*(reversed(paths) if turned else paths))
+    assert made.equal, str(made)
+    assert made.compared == 2 * len(model)

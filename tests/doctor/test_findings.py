@@ -22,6 +22,9 @@ def found(made: Machine) -> dict[str, Finding]:
     return {finding.code: finding for finding in machine_findings(made)}
 
 
+RANKS = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+
+
 @pytest.mark.parametrize("made", [machine(), two_gpus(), two_gpus(environment=LAUNCHED)], ids=["cpu", "gpus", "ranks"])
 def test_a_sound_machine_has_no_findings(made: Machine) -> None:
     """Nothing to tell, and the command ends with 0."""
@@ -74,6 +77,15 @@ def test_a_sound_machine_has_no_findings(made: Machine) -> None:
             "local rank 2 has no cuda device",
         ),
         (machine(environment={"LOCAL_RANK": "1"}), "launcher-incomplete", "warning", "LOCAL_RANK is set"),
+        (machine(environment={**RANKS, "RANK": "2"}), "launcher-contradictory", "error", "RANK=2 of WORLD_SIZE=2"),
+        (machine(environment={**RANKS, "LOCAL_RANK": "5"}), "launcher-contradictory", "error", "LOCAL_RANK=5 of WORLD"),
+        (machine(environment={**RANKS, "LOCAL_RANK": "abc"}), "launcher-contradictory", "error", "'abc' is no number"),
+        (
+            machine(environment={**RANKS, "RANK": "", "LOCAL_RANK": "-1"}),
+            "launcher-contradictory",
+            "error",
+            "RANK='' and LOCAL_RANK='-1' are no numbers",
+        ),
         (machine(torch={"default_dtype": "float64"}), "default-dtype", "info", "float64"),
         (machine(torch={"default_device": "cuda:0"}), "default-device", "info", "cuda:0"),
         (machine(packages={"isal": ""}), "slow-checksums", "info", "twice as long"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import unmoor
 from tests.prove import runs
-from unmoor.cli import commands
+from unmoor.cli import commands, exit_code
 from unmoor.errors import NotACheckpoint, UsageError
 from unmoor.plan.offers import faults_of, offers
 
@@ -45,6 +47,10 @@ def with_more() -> dict:
 
 def two() -> dict:
     return {"model": {"gen": net(), "disc": net(4)}}
+
+
+def two_and_loader() -> dict:
+    return {**two(), "loader": unmoor.resumable(DataLoader(runs.data(), batch_size=4))}
 
 
 def trained(model: nn.Module, kind=torch.optim.AdamW) -> torch.optim.Optimizer:
@@ -190,7 +196,13 @@ def test_a_file_of_another_kind_is_told(tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "build", "error"),
-    [("absent.pt", build, NotACheckpoint), ("run.pt", "absent:build", UsageError), ("run.pt", lambda: 5, UsageError)],
+    [
+        ("absent.pt", build, NotACheckpoint),
+        ("run.pt", "absent:build", UsageError),
+        ("run.pt", lambda: 5, UsageError),
+        ("run.pt", lambda: {}["lr"], UsageError),
+        ("run.pt", sys.exit, UsageError),
+    ],
 )
 def test_bad_calls_raise(tmp_path, monkeypatch, path, build, error):
     """A file at fault and a function that builds nothing are errors, not explanations."""
@@ -250,6 +262,42 @@ def test_the_command_ends_with_zero_or_four(tmp_path):
     document = json.loads(result.stdout)
     assert (document["schema"], document["fits"]) == ("unmoor.explanation/1", False)
     assert 'unexpected="ignore"' in document["call"]
+
+
+def test_a_run_of_other_models_does_not_fit(tmp_path):
+    """A file of one model and a run of two by name: restoring nothing of any model is no fit."""
+    unmoor.save(tmp_path / "one.pt", model=net(), loader=two_and_loader()["loader"])
+    made = unmoor.explain(tmp_path / "one.pt", two_and_loader)
+    assert (made.fits, made.call) == (False, "")
+    assert "the file has model, the run model[gen], model[disc]: none of them" in made.faults[0]
+    assert command(tmp_path / "one.pt", "--build", f"{HERE}:two_and_loader").return_value == 4
+
+
+def talks() -> dict:
+    print("building")
+    argparse.ArgumentParser().parse_args()
+    return build()
+
+
+def test_a_function_that_prints_and_parses_leaves_the_document_alone(tmp_path):
+    """Its words go to stderr, and it finds an empty command line; the command's own is there again afterwards."""
+    before = list(sys.argv)
+    result = command(saved(tmp_path / "run.pt"), "--build", f"{HERE}:talks", "--json")
+    assert json.loads(result.stdout)["fits"]
+    assert result.stderr == "building\n"
+    assert sys.argv == before
+
+
+def fails() -> dict:
+    raise KeyError("lr")
+
+
+def test_a_function_that_fails_is_no_fault_of_ours(tmp_path):
+    """Its error and its line are told, and the code is that of usage."""
+    error = command(saved(tmp_path / "run.pt"), "--build", f"{HERE}:fails").exception
+    assert "could not build the run: KeyError: 'lr'" in str(error)
+    assert error.details[-1].endswith('raise KeyError("lr")')
+    assert exit_code(error) == 2
 
 
 def test_the_text_fits_eighty_columns(tmp_path, monkeypatch):

@@ -63,6 +63,19 @@ class Output(collections.OrderedDict):
             raise AttributeError(name) from None
 
 
+class Attributes(dict):
+    """As many write it: a dict whose keys are attributes, and a missing one is a KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Proxy:
+    """As proxies of frameworks: it raises whatever is asked of it outside of its context."""
+
+    def __getattr__(self, name):
+        raise RuntimeError("outside of context")
+
+
 class TensorDictLike(collections.abc.MutableMapping):
     """As a TensorDict: a mapping with a batch size and a method `to` that gives another."""
 
@@ -153,6 +166,8 @@ KINDS: dict[str, Any] = {
     "a frozen dataclass": (lambda: Frozen(t()), lambda b: [b.image]),
     "an encoding": (lambda: Encoding({"ids": t().long()}, "kept"), lambda b: [b["ids"]]),
     "an output": (lambda: Output(logits=t()), lambda b: [b.logits]),
+    "a dict with attributes": (lambda: Attributes(x=t(), inner=Attributes(y=t())), lambda b: [b.x, b.inner.y]),
+    "beside a proxy": (lambda: {"x": t(), "proxy": Proxy()}, lambda b: [b["x"]]),
     "a tensor dict": (lambda: TensorDictLike({"x": t()}, [3]), lambda b: [b["x"]]),
     "a graph": (lambda: Graph(x=t(), edge=t().long()), lambda b: list(b._store.values())),
     "a packed sequence": (

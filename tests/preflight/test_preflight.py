@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +63,7 @@ UNBUILT = {
     "raises": "raised ZeroDivisionError: division by zero",
     "returns_no_run": "returned list, not a mapping",
     "needs_more": "needs the arguments width",
+    "exits_with_words": r"ended the program instead of building a run: no data found",
 }
 OTHERS = ("stays_on_the_cpu",)
 
@@ -207,6 +211,21 @@ def test_a_wrong_call_is_refused_before_a_process_starts():
         unmoor.preflight(builds.right, "cpu")
     with pytest.raises(UsageError, match="is no device"):
         unmoor.preflight(builds.right, "nonsense:0")
+
+
+def test_the_process_ends_with_the_one_that_waits_for_it(tmp_path):
+    """A preflight whose caller was killed does not go on for ever, nor does what it started."""
+    (tmp_path / "stuck.py").write_text(
+        "import threading\n\n\ndef build(device):\n    with open('alive', 'wb', buffering=0) as alive:\n"
+        "        alive.write(b'built')\n        threading.Event().wait(60)\n"
+    )
+    (tmp_path / "caller.py").write_text("import unmoor\n\nunmoor.preflight('stuck:build')\n")
+    os.mkfifo(tmp_path / "alive")
+    with subprocess.Popen([sys.executable, "caller.py"], cwd=tmp_path) as caller:
+        with (tmp_path / "alive").open("rb") as alive:
+            assert alive.read(5) == b"built"
+            caller.kill()
+            assert alive.read() == b""
 
 
 def test_a_preflight_within_a_preflight_is_refused(monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import unmoor
 
@@ -300,8 +300,11 @@ def hangs() -> dict[str, Any]:
 
 
 def dies() -> dict[str, Any]:
+    """A build function that reads a command line, of which there is none, and ends its process."""
+    import argparse
     import os
 
+    argparse.ArgumentParser().parse_args()
     os._exit(9)
 
 
@@ -454,6 +457,88 @@ def untold_loaders() -> dict[str, Any]:
     """Two loaders, and nothing says which of them the steps take."""
     run = plain()
     return {**run, "loader": [unmoor.resumable(run["loader"]), unmoor.resumable(run["loader"])]}
+
+
+def usual(kind: Any, scheduler: Any = None, **more: Any) -> dict[str, Any]:
+    """A run with the usual step, over one batch."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = kind(model.parameters(), lr=0.1)
+    made = {"model": model, "optimizer": optimizer, "loss": nn.MSELoss(), "batch": data()[:8], **more}
+    return {**made, "scheduler": scheduler(optimizer)} if scheduler else made
+
+
+def closing() -> dict[str, Any]:
+    """An optimizer that computes the loss itself."""
+    return usual(torch.optim.LBFGS)
+
+
+def on_plateau() -> dict[str, Any]:
+    """A scheduler that follows the loss."""
+    return usual(torch.optim.SGD, lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0))
+
+
+class Unsized(IterableDataset[Any]):
+    """A dataset that does not know how long it is."""
+
+    def __iter__(self) -> Any:
+        return iter(list(zip(*data().tensors, strict=True)))
+
+
+def unsized() -> dict[str, Any]:
+    """A loader without a length."""
+    run = plain()
+    return {**run, "loader": unmoor.resumable(DataLoader(Unsized(), batch_size=BATCH))}
+
+
+def growing() -> dict[str, Any]:
+    """A list and a dict that are empty when the run is built, and fill up; losses as numbers of numpy."""
+    run, history, best = {**plain(), "loader": unmoor.resumable(plain()["loader"])}, [], {}
+    model, optimizer = run["model"], run["optimizer"]
+
+    def train_step(batch: Any) -> Any:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(batch[0]), batch[1]) * (1 + len(history) / 100)
+        loss.backward()
+        optimizer.step()
+        history.append(loss.item())
+        best["loss"] = min(history)
+        return np.float32(loss.item())
+
+    return {**run, "history": history, "best": best, "train_step": train_step}
+
+
+class TwoSteps(torch.optim.Optimizer):
+    """As SAM: an optimizer that another one takes the steps for, whose state its own state dict leaves out."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+        self.base = torch.optim.SGD(self.param_groups, lr=lr, momentum=0.9)
+        self.param_groups = self.base.param_groups
+
+    def step(self, closure: Any = None) -> None:
+        self.base.step()
+
+
+def two_steps() -> dict[str, Any]:
+    return usual(TwoSteps)
+
+
+def two_steps_saved() -> dict[str, Any]:
+    run = two_steps()
+    return {**run, "optimizer": {"outer": run["optimizer"], "base": run["optimizer"].base}}
+
+
+def exits() -> dict[str, Any]:
+    """A build function that parses a command line and does not like it."""
+    raise SystemExit(3)
+
+
+def exits_in_step() -> dict[str, Any]:
+    def train_step(batch: Any) -> Any:
+        raise SystemExit(4)
+
+    return {**plain(), "train_step": train_step}
 
 
 def strange_loss() -> dict[str, Any]:

@@ -87,6 +87,12 @@ HIDDEN = {
         "train_step's count is 0 after the restore and was 5",
         'report.extra["count"]',
     ),
+    "an optimizer within an optimizer": (
+        ("two_steps", 9, 5),
+        "parameters",
+        "optimizer.base has state of its own, which the state dict of optimizer leaves out",
+        'optimizer={"outer": optimizer, "base": optimizer.base}',
+    ),
     "accumulation": (
         ("accumulating", 9, 5),
         "parameters",

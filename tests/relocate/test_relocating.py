@@ -233,6 +233,16 @@ def test_other_names_of_the_file_are_told(tmp_path: Path) -> None:
     assert [finding.code for finding in made.findings] == ["hard-links"]
 
 
+def test_other_names_of_an_older_file_keep_the_old_tags(tmp_path: Path) -> None:
+    """A file that is written anew is no longer the one of its other names, and the report says so."""
+    path = save(run(), tmp_path / "run.pt", _use_new_zipfile_serialization=False)
+    os.link(path, tmp_path / "backup.pt")
+    (finding,) = unmoor.relocate(path, to="cpu").findings
+    assert finding.code == "hard-links"
+    assert "the others keep the old tags" in finding.message
+    assert (stored_tags(path), stored_tags(tmp_path / "backup.pt")) == ({"cpu"}, {"cuda:7"})
+
+
 def test_values_that_name_a_device_are_told_and_left(tmp_path: Path) -> None:
     """torch.device objects and texts of the user's stay what they are, also where the memo shares them with tags."""
     tree = {"args": {"device": torch.device("cuda:7"), "name": "cuda:7", "other": "cuda:1"}, "w": torch.ones(2)}
@@ -388,6 +398,7 @@ def test_a_simulated_device_takes_it(tmp_path: Path, sim: ModuleType) -> None:
         ({"to": "gpu"}, UsageError, "no torch knows a device 'gpu'"),
         ({"to": "cuda:x"}, UsageError, "not a device tag"),
         ({"to": ""}, UsageError, "not a device tag"),
+        ({"map_location": {"cuda:7": "cpu", "CUDA:07": "cuda:0"}}, UsageError, "cuda:7 is mapped twice, to cpu and to"),
         ({"to": 0}, UsageError, "no torch knows a device"),
         ({"to": "cpu", "output": "SAME"}, UsageError, "is the checkpoint itself"),
     ],
@@ -433,6 +444,37 @@ def test_bytes_behind_the_archive_are_in_the_way(tmp_path: Path) -> None:
     assert path.read_bytes() == old
     unmoor.relocate(path, to="cpu", output=tmp_path / "here.pt")
     hold_plain(tmp_path / "here.pt", run())
+
+
+def test_undo_leaves_bytes_that_came_behind_a_relocated_archive(tmp_path: Path) -> None:
+    """What someone put behind a relocated file is not cut off with the relocation; a copy without it is undone."""
+    path = save(run(), tmp_path / "run.pt")
+    before = path.read_bytes()
+    unmoor.relocate(path, to="cpu")
+    path.write_bytes(path.read_bytes() + b"signature")
+    old = path.read_bytes()
+    with pytest.raises(UnsupportedFile, match="9 bytes after the end") as caught:
+        unmoor.undo_relocate(path)
+    assert "--output FILE" in caught.value.remedy
+    assert path.read_bytes() == old
+    unmoor.relocate(path, to="cpu", output=tmp_path / "here.pt")
+    unmoor.undo_relocate(tmp_path / "here.pt")
+    assert (tmp_path / "here.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
+def test_a_file_that_may_not_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """A read-only file is told as such, whatever the folder allows."""
+    path = save(run(), tmp_path / "run.pt")
+
+    def refused(path: str) -> Any:
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr("unmoor.wiring.relocating_zip.locked", refused)
+    for change in (lambda: unmoor.relocate(path, to="cpu"), lambda: unmoor.relocate(path, to="cuda:1")):
+        with pytest.raises(SaveError, match=r"run\.pt was not relocated: this user may not write to it") as caught:
+            change()
+        assert caught.value.errno == code
 
 
 def test_a_file_that_changes_meanwhile_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import click
@@ -81,16 +82,20 @@ def command(source: str, target: str, *, form: str | None, plain: bool, as_json:
         def total(nbytes: int) -> None:
             advance.total = nbytes
 
-        made = api_files.convert(
-            source,
-            target,
-            format=form,
-            layout="plain" if plain else "same",
-            storage="compact" if asked["compact"] else "shared",
-            progress=advance,
-            total=total,
-            **wish,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # torch's own, of sparse and quantized tensors being deprecated
+            made = api_files.convert(
+                source,
+                target,
+                format=form,
+                layout="plain" if plain else "same",
+                storage="compact" if asked["compact"] else "shared",
+                progress=advance,
+                total=total,
+                **wish,
+            )
     if as_json:
         from unmoor.report.converting import conversion_document
 

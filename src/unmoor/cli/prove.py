@@ -87,12 +87,12 @@ def command(build: str, *, omit: Sequence[str], picture: str | None, as_json: bo
 
 
 def _picture(asked: str | None) -> str | None:
-    """The pictures to write: prove.png and prove.html unless told otherwise, where there is what draws them."""
+    """The pictures to write: prove.png and prove.html unless told otherwise, where they can be drawn and written."""
     if asked is not None:
         return None if asked == "none" else asked
     from unmoor.api_runs import can_draw
 
-    return "prove" if can_draw() else None
+    return "prove" if can_draw() and os.access(".", os.W_OK) else None
 
 
 @contextmanager

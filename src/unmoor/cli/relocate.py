@@ -52,7 +52,7 @@ def command(path: str, *, to: str | None, maps: tuple[str, ...], output: str | N
         made, lines = api_files.undo_relocate(path), undone_lines
     else:
         with bar(f"relocating {path}", os.path.getsize(path) if os.path.isfile(path) else None) as advance:
-            mapping = dict(map(_pair, maps)) or None
+            mapping = _mapping(maps)
             made = api_files.relocate(path, to=to, map_location=mapping, output=output, progress=advance)
         lines = relocation_lines
     if as_json:
@@ -61,6 +61,15 @@ def command(path: str, *, to: str | None, maps: tuple[str, ...], output: str | N
         width, ellipsis = page(sys.stdout)
         say_lines(lines(made, width=width, ellipsis=ellipsis))
     return verdict(made.findings)
+
+
+def _mapping(maps: tuple[str, ...]) -> dict[str, str] | None:
+    """Old tag -> new, None for none. One that is there twice has to say the same both times."""
+    goals: dict[str, str] = {}
+    for old, new in map(_pair, maps):
+        if goals.setdefault(old, new) != new:
+            raise click.UsageError(f"--map {old} is given twice, to {goals[old]} and to {new}.")
+    return goals or None
 
 
 def _pair(text: str) -> tuple[str, str]:

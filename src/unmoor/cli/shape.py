@@ -55,7 +55,17 @@ def examples(*lines: str) -> str:
 
 def path_argument(name: str, **options: Any) -> Callable[[F], F]:
     """An argument that is a file or folder, which shells complete; whether it exists is for the reader to say."""
-    return click.argument(name, type=click.Path(), **options)
+    return click.argument(name, type=_Path(), **options)
+
+
+class _Path(click.Path):
+    """A path as it was given: click asks the system of it, which knows no path with a zero byte."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path itself. Fails for what can be none."""
+        if isinstance(value, str) and "\0" in value:
+            self.fail(f"{value!r} is no path", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def function_argument(name: str, **options: Any) -> Callable[[F], F]:

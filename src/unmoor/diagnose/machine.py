@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from unmoor.values.finding import Finding
 from unmoor.values.machine import Machine, TagFit, shown_devices
@@ -101,11 +101,28 @@ def _ranks(machine: Machine) -> Iterator[Finding]:
     if machine.auto.error:
         headline, _, rest = machine.auto.error.partition("\n")
         yield Finding("rank-without-device", "error", "", headline, rest.split("\n")[-1].strip())
+    wrong = _wrong_ranks(machine.environment)
+    if wrong:
+        remedy = "start with torchrun, which sets them together, or unset what is left over"
+        yield Finding("launcher-contradictory", "error", "", wrong, remedy)
     found = [name for name in _LAUNCHER if name in machine.environment]
     if found and len(found) < len(_LAUNCHER):
         lacking = listing([name for name in _LAUNCHER if name not in found])
         what = f"{listing(found)} {'is' if len(found) == 1 else 'are'} set, and not {lacking}: no launcher does that"
         yield Finding("launcher-incomplete", "warning", "", what, "start with torchrun, or unset what is left over")
+
+
+def _wrong_ranks(environment: Mapping[str, str]) -> str:
+    """What of a launcher's variables cannot be so; "" for nothing."""
+    texts = {name: environment[name] for name in _LAUNCHER if name in environment}
+    strange = [f"{name}={text!r}" for name, text in texts.items() if not text.strip().isdecimal()]
+    if strange:
+        return f"{listing(strange)} {'is no number' if len(strange) == 1 else 'are no numbers'} of a rank"
+    world = int(texts.get("WORLD_SIZE", "-1"))
+    outside = [
+        f"{name}={int(texts[name])}" for name in ("RANK", "LOCAL_RANK") if 0 <= world <= int(texts.get(name, -1))
+    ]
+    return f"{listing(outside)} of WORLD_SIZE={world}: ranks count from 0 to {world - 1}" if outside else ""
 
 
 def _settings(machine: Machine) -> Iterator[Finding]:

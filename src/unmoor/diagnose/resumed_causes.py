@@ -210,6 +210,13 @@ _OTHER_VALUES: Final = (
 )
 
 
+_IN_WORKERS: Final = (
+    "the same samples have other values: the dataset draws random numbers in the workers of its loader, whose streams "
+    "begin anew with them and are in no checkpoint",
+    "Draw what belongs to a sample from its index: numpy.random.default_rng((seed, epoch, index)); or num_workers=0.",
+)
+
+
 def _of_data(
     case: Case,
     first: Difference,
@@ -225,7 +232,7 @@ def _of_data(
     if mine and other and mine.known and mine.samples == other.samples:
         if generators:
             return _of_clues(generators)
-        return _OTHER_VALUES
+        return _IN_WORKERS if "workers" in whole.facts else _OTHER_VALUES
     again = _again(whole, first.step, mine)
     if there is not None and there.first and generators:
         return _of_order(generators)

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from unmoor.values.proof import ABSENT
 from unmoor.values.recording import Batch, Mark, Moment, State
 
 __all__ = ["Compare", "Row", "losses", "rows_of"]
 
-_ABSENT: Final = "not there"
 _LATE: Final = "(not persistent)"
 _SHOWN: Final = 4
 
@@ -85,7 +85,7 @@ def rows_of(compare: Compare, component: str, here: State, there: State, *, stri
 
 def _row(compare: Compare, name: str, here: Mark | None, there: Mark | None, far: dict[str, float]) -> Row:
     if here is None or there is None:
-        mine, other = (_ABSENT if mark is None else mark.shown for mark in (here, there))
+        mine, other = (ABSENT if mark is None else mark.shown for mark in (here, there))
         return Row(name, mine, other, "different")
     if here.digest == there.digest:
         return Row(name, here.shown, there.shown, "equal")

@@ -84,9 +84,17 @@ def publish(
 
 def real_path(path: str) -> str:
     """A path to be written to, with its links followed. Raises UsageError for what names no file."""
-    if not path or "\0" in path:
+    if not path or "\0" in path or not _is_encodable(path):
         raise UsageError(f"{path!r} is no path", remedy="Give the path of a file or folder.")
     return os.path.realpath(path)
+
+
+def _is_encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def hidden_name(target: str) -> str:

@@ -52,6 +52,8 @@ def build_run(build: Callable[..., Any], *, device: Any = None, wrap: Any = None
     try:
         made = build(**given)
     except SystemExit as error:
+        if isinstance(error.code, str):
+            raise UsageError(f"{name}() ended the program instead of building a run: {error.code}") from error
         raise UsageError(
             f"{name}() ended the program (exit code {error.code}) instead of building a run",
             remedy="It finds no arguments of a command line: give its parser defaults, or read them elsewhere.",

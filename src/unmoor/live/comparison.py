@@ -23,10 +23,10 @@ from unmoor.values.strides import contiguous
 
 from .loading import dtype_of
 
-__all__ = ["Comparison"]
+__all__ = ["Alone", "Comparison"]
 
-#: Elements that are worked on at once: they stay in the cache, and torch starts no threads of its own for so few.
-BLOCK: Final = 1 << 15
+#: Elements that are worked on at once: they stay in the cache, and are enough for what a call costs not to count.
+BLOCK: Final = 1 << 16
 
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 _NUMBERS: Final = frozenset({"float", "float8", "complex", "signed", "unsigned", "bool"})
@@ -77,6 +77,38 @@ class _Tally:
         if not a or not b or not math.isfinite(a * b):
             return None
         return max(-1.0, min(1.0, 1.0 - (self.square_apart - (a - b) ** 2) / (2 * a * b)))
+
+
+class Alone(threading.local):
+    """Keeps torch from starting threads of its own in each thread that calls `here`, until `end`.
+
+    For small blocks these cost more than the work. How many there were is set again by the last of those that measure.
+    """
+
+    _lock = threading.Lock()
+    _users = 0
+    _before = 1
+
+    def __init__(self) -> None:
+        self._settled = False
+
+    def begin(self) -> None:
+        """Note how many threads torch has."""
+        with Alone._lock:
+            Alone._before = Alone._before if Alone._users else torch.get_num_threads()
+            Alone._users += 1
+
+    def here(self) -> None:
+        """From now on none are started in this thread."""
+        if not self._settled:
+            torch.set_num_threads(1)
+            self._settled = True
+
+    def end(self) -> None:
+        """To be called by the thread that waits for the others."""
+        with Alone._lock:
+            Alone._users -= 1
+            torch.set_num_threads(Alone._before)
 
 
 class Comparison:
@@ -183,7 +215,8 @@ class Comparison:
             made.max_abs = _distance(x, y, int(size.argmax()))
         if self._atol or self._rtol:
             made.within = made.within and not bool((size > self._atol + self._rtol * size_y).any())
-        scale = torch.maximum(x.abs(), size_y).clamp_(min=torch.finfo(size.dtype).tiny)
+        scale = x.abs()
+        torch.maximum(scale, size_y, out=scale).clamp_(min=torch.finfo(size.dtype).tiny)
         made.max_rel = float(size.div_(scale).amax())
 
 

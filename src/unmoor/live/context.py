@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final
@@ -113,7 +113,7 @@ class _Reading:
         mets.append(self._met(first, self._known(first), "parameter", "parameter"))
         called = name.name if name is not None else "optimizer"
         home = str(first.device)
-        fix = fixes_for(culprits, self.names, self.model, home, "")
+        fix = fixes_for(culprits, self.names, self.model, home, None)
         return self._mismatch("optimizer", called, type(optimizer).__name__, mets, home, fix)
 
     def _of_wrapper(self) -> Mismatch | None:
@@ -124,7 +124,7 @@ class _Reading:
         wrapper, tensor, home = found
         known = self._known(tensor)
         met = [self._met(tensor, known, "", known.kind if known else "parameter")]
-        fix = fixes_for([Culprit(met[0], known, None)], self.names, self.model or wrapper, home, "")
+        fix = fixes_for([Culprit(met[0], known, None)], self.names, self.model or wrapper, home, None)
         return self._mismatch("wrapper", self.names.of_module(wrapper)[0], type(wrapper).__name__, met, home, fix)
 
     def _of_operands(self) -> Mismatch | None:
@@ -132,7 +132,18 @@ class _Reading:
         found = self._apart(operands(self.source)) if not self.last.raises else []
         if not found:
             found = self._apart(_locals(self.last)) if self.last.is_torch else []
+        found = found or self._apart(self._of_functional_call())
         return self._of_tensors(found) if found and self._devices_to_blame() else None
+
+    def _of_functional_call(self) -> list[Operand]:
+        """The tensors that stood in for a module's own, which it has back by now, and what else the code was given."""
+        call = next((step for step in self.steps if step.module == "torch.nn.utils.stateless"), None)
+        stand_ins = call.value("parameters_and_buffers") if call is not None else None
+        if not isinstance(stand_ins, Mapping):
+            return []
+        found = [_operand(str(name), one) for name, one in stand_ins.items() if isinstance(one, torch.Tensor)]
+        own = {id(tensor) for _, tensor in self.names.held}
+        return [*found, *(one for one in operands(self.source) if id(one.value) not in own)]
 
     def _of_hidden(self) -> Mismatch | None:
         """Frames are gone: what the line that failed names, what was handed in, what the model keeps elsewhere."""
@@ -229,7 +240,22 @@ class _Reading:
         met = self._met(operand.value, known or Known(word if self.last.is_user else f"its {word}", kind), word, kind)
         if making is not None and kind == "made":
             met = replace(met, made=making.line)
-        return met, Culprit(met, known, making)
+        return met, Culprit(met, known, making, given=self._given(operand.value) if known is None else "")
+
+    def _given(self, tensor: torch.Tensor) -> str:
+        """The expression by which the user's code gave the outermost module its only argument, if it is the tensor."""
+        step = next(iter(self._calling()), None)
+        node = Source(step).running() if step is not None and self.module is not None else None
+        if step is None or not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+            return ""
+        inner = self.steps[self.steps.index(step) + 1 :]
+        first = next((one for one in inner if isinstance(one.value("self"), nn.Module)), None)
+        passed = [*first.frame.f_locals.values(), *(first.value("args") or ())] if first is not None else []
+        storages = {storage_of(one) for one in passed if isinstance(one, torch.Tensor)}
+        if storage_of(tensor) not in storages or isinstance(node.args[0], ast.Starred):
+            return ""
+        text = ast.unparse(node.args[0])
+        return text if isinstance(node.args[0], ast.Call | ast.Name | ast.Attribute | ast.Subscript) else f"({text})"
 
     def _word(self, operand: Operand) -> str:
         """What the module's forward calls the tensor; its expression where it has no such argument."""

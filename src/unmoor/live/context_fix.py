@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import inspect
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -15,7 +18,7 @@ from .context_frames import Source, Step, source_line
 from .context_look import is_factory, look
 from .context_names import Known, Names
 
-__all__ = ["Culprit", "Making", "anchor_in", "fixes_for", "making_of"]
+__all__ = ["Anchor", "Culprit", "Making", "anchor_in", "fixes_for", "making_of"]
 
 _ORDER: Final = ("made", "attribute", "loss", "state", "given", "result", "buffer", "parameter", "gradient")
 """Which tensor the fix is for, where several are away."""
@@ -26,13 +29,14 @@ class Making:
 
     def __init__(self, source: Source, statement: ast.stmt, call: ast.Call) -> None:
         step = source.step
+        self.step = step
         self.line: SourceLine = source_line(Step(step.frame, statement.lineno, step.lasti))
         self._source, self._statement, self._call = source, statement, call
 
-    def corrected(self, device: str) -> str:
+    def corrected(self, anchor: Anchor, home: str) -> str:
         """The statement with a device: as it is written where it takes one line, else made over."""
         call = self._call
-        device = f"device={device}"
+        device = f"device={anchor.device(self.step, home, self._before)}"
         if self._statement.lineno != self._statement.end_lineno or call.end_col_offset is None:
             return f"{ast.unparse(call)[:-1]}, {device})"
         raw = self._source.text[self._statement.lineno - 1].encode()
@@ -40,6 +44,26 @@ class Making:
         end = call.end_col_offset
         text = raw[: end - 1] + f"{comma}{device})".encode() + raw[end : self._statement.end_col_offset]
         return text[self._statement.col_offset :].decode()
+
+    def _before(self, name: str) -> bool:
+        """Whether a variable of the function has its value before the statement runs."""
+        code = self.step.frame.f_code
+        if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] or name in code.co_freevars:
+            return True
+        first = min((one.lineno for one, _ in _assignments(self._source.function(), name)), default=None)
+        return first is not None and first < self._statement.lineno
+
+
+class Anchor:
+    """A tensor at home that the failing code has a variable for; `name` is "" where there is none."""
+
+    def __init__(self, name: str, step: Step | None) -> None:
+        self.name, self._frame = name, step.frame if step is not None else None
+
+    def device(self, step: Step | None, home: str, known: Callable[[str], bool] = lambda _: True) -> str:
+        """The device of home, as a frame can say it: by the variable, if it has that and it is `known` there."""
+        here = self.name and (step is None or step.frame is self._frame) and known(self.name)
+        return f"{self.name}.device" if here else repr(home)
 
 
 def making_of(step: Step, root: str) -> Making | None:
@@ -75,34 +99,38 @@ def _assignments(function: ast.AST | None, root: str) -> Iterator[tuple[ast.stmt
 
 
 class Culprit:
-    """A tensor that is away from home, as the fix needs it."""
+    """A tensor that is away from home, as the fix needs it; `given` is the expression that a call was given it by."""
 
-    def __init__(self, met: Met, known: Known | None, making: Making | None, owner: Any = None) -> None:
+    def __init__(
+        self, met: Met, known: Known | None, making: Making | None, owner: Any = None, *, given: str = ""
+    ) -> None:
         self.met, self.known, self.making, self.owner = met, known, making, owner
+        self.given = given
         held = (
             look(ast.parse(known.root, mode="eval").body, known.step) if known and known.step and known.root else None
         )
         self.is_loss = type(held).__module__ == "torch.nn.modules.loss"
 
 
-def fixes_for(culprits: list[Culprit], names: Names, model: Any, home: str, anchor: str) -> tuple[Fix, ...]:
+def fixes_for(culprits: list[Culprit], names: Names, model: Any, home: str, anchor: Anchor | None) -> tuple[Fix, ...]:
     """The cures for the tensors that are away, the likeliest cause first.
 
-    `anchor` is an expression that is at home where the code failed, "" where there is none.
+    `anchor` is a variable that is at home where the code failed, None where nobody looked for one.
     """
+    anchor = anchor or Anchor("", None)
     ordered = sorted(culprits, key=lambda one: _ORDER.index(one.met.kind))
     return tuple(dict.fromkeys(_fix(culprit, names, model, home, anchor) for culprit in ordered))
 
 
-def _fix(culprit: Culprit, names: Names, model: Any, home: str, anchor: str) -> Fix:
+def _fix(culprit: Culprit, names: Names, model: Any, home: str, anchor: Anchor) -> Fix:
     kind, met, known = culprit.met.kind, culprit.met, culprit.known
     if kind == "made" and culprit.making is not None:
-        return Fix("made", culprit.making.corrected(f"{anchor}.device" if anchor else repr(home)))
+        return Fix("made", culprit.making.corrected(anchor, home))
     if kind == "made" and known is None:
         comma = "" if met.name.endswith("()") else ", "
-        return Fix("made", f"{met.name[:-1]}{comma}device={f'{anchor}.device' if anchor else repr(home)})")
+        return Fix("made", f"{met.name[:-1]}{comma}device={anchor.device(None, home)})")
     if kind == "attribute":
-        return _registered(met, anchor, home)
+        return _registered(met, names, anchor, home)
     if kind == "loss":
         module = known.root if known is not None and known.root else met.name.rpartition(".")[0]
         return Fix("loss" if culprit.is_loss else "module", f'{module}.to("{home}")')
@@ -112,30 +140,72 @@ def _fix(culprit: Culprit, names: Names, model: Any, home: str, anchor: str) -> 
         optimizer = _called(culprit.owner, names, "optimizer")
         return Fix("state", f"{optimizer}.load_state_dict({optimizer}.state_dict())")
     if kind == "result" and len({parameter.device for parameter in names.parameters.values()}) > 1:
-        return Fix("split", f'{_called(model, names, "model")}.to("{home}")')
-    return _moved(met, known, model, home, anchor)
+        return Fix("split", f'{_called(model, names, "model")}.to("{_most(names, home)}")')
+    return _moved(culprit, model, home, anchor)
 
 
-def _registered(met: Met, anchor: str, home: str) -> Fix:
+def _most(names: Names, home: str) -> str:
+    """Where most parameters are, of several devices with as many the first."""
+    devices = Counter(str(parameter.device) for parameter in names.parameters.values())
+    return max((one for one in devices if one != "cpu"), key=devices.__getitem__, default=home)
+
+
+def _registered(met: Met, names: Names, anchor: Anchor, home: str) -> Fix:
     """The cure for an attribute: a buffer; for one inside of a list or dict a move where it is used."""
-    name = met.name.rpartition(".")[2]
+    place, _, name = met.name.rpartition(".")
     if name.isidentifier():
-        return Fix("attribute", f'self.register_buffer("{name}", {name}, persistent=False)')
-    return Fix("tensor", f"self.{name}.to({f'{anchor}.device' if anchor else repr(home)})")
+        owner, made = _written(next((module for path, module in names.modules.values() if path == place), None), name)
+        return Fix("attribute", f'{owner}.register_buffer("{name}", {made or name}, persistent=False)')
+    return Fix("tensor", f"self.{name}.to({anchor.device(None, home)})")
 
 
-def _moved(met: Met, known: Known | None, model: Any, home: str, anchor: str) -> Fix:
+def _written(module: nn.Module | None, name: str) -> tuple[str, str]:
+    """What a class calls its instance, and the expression that it gives an attribute; "" where no one line does."""
+    for kind in type(module).__mro__ if module is not None else ():
+        try:
+            source = textwrap.dedent(inspect.getsource(kind))
+            tree = ast.parse(source)
+        except (OSError, TypeError, SyntaxError, ValueError):
+            return "self", ""
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.lineno == node.end_lineno]
+        given = [(node.targets[0], node.value) for node in found if _sets(node, name)]
+        if given:
+            owner, value = ast.unparse(given[0][0]).rpartition(".")[0], given[0][1]
+            return owner, (ast.get_source_segment(source, value) or "") if len(given) == 1 else ""
+    return "self", ""
+
+
+def _sets(node: ast.Assign, name: str) -> bool:
+    """Whether a statement sets an attribute of one variable, and that alone."""
+    target = node.targets[0]
+    return (
+        len(node.targets) == 1
+        and isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.attr == name
+    )
+
+
+def _moved(culprit: Culprit, model: Any, home: str, anchor: Anchor) -> Fix:
     """The cure for a tensor that was handed in: it is moved, with all of its batch."""
+    met, known = culprit.met, culprit.known
     if known is None or known.step is None:
-        return Fix("tensor", f"{met.name}.to({anchor + '.device' if anchor else repr(home)})")
+        device = repr(home) if culprit.given else anchor.device(None, home)
+        return Fix("tensor", f"{culprit.given or met.name.removeprefix('its ')}.to({device})")
     what = _batch_in(met.name, known.root, known.step.value(known.root))
     like = _in_frame(model, known.step, home)
+    begin = f"{what} = " if _can_be_set(known.root, known.step) else ""
     if like:
-        return Fix("batch" if what != met.name else "tensor", f"{what} = unmoor.to_device({what}, like={like})")
-    to = f"{anchor}.device" if anchor and what == met.name else f'"{home}"'
+        return Fix("batch" if what != met.name else "tensor", f"{begin}unmoor.to_device({what}, like={like})")
     if what == met.name:
-        return Fix("tensor", f"{what} = {what}.to({to})")
-    return Fix("batch", f'{what} = unmoor.to_device({what}, device="{home}")')
+        return Fix("tensor", f"{begin}{what}.to({anchor.device(known.step, home)})")
+    return Fix("batch", f'{begin}unmoor.to_device({what}, device="{home}")')
+
+
+def _can_be_set(root: str, step: Step) -> bool:
+    """Whether a statement may set a frame's variable: not in a lambda, nor one of a function around."""
+    code = step.frame.f_code
+    return root not in code.co_freevars and (code.co_name == "<module>" or not code.co_name.startswith("<"))
 
 
 def _batch_in(name: str, root: str, held: Any) -> str:
@@ -169,15 +239,15 @@ def _called(value: Any, names: Names, default: str) -> str:
     return known.name if known is not None else default
 
 
-def anchor_in(step: Step, source: Source, home: str) -> str:
+def anchor_in(step: Step, source: Source, home: str) -> Anchor:
     """A variable of the failing frame that is a tensor at home: the first that the failing code names."""
     node = source.statement()
     for one in ast.walk(node) if node is not None else ():
         if isinstance(one, ast.Name):
             value = look(one, step)
             if isinstance(value, torch.Tensor) and str(value.device) == home:
-                return one.id
+                return Anchor(one.id, step)
     for name, value in step.frame.f_locals.items():
         if isinstance(value, torch.Tensor) and str(value.device) == home and name.isidentifier():
-            return name
-    return ""
+            return Anchor(name, step)
+    return Anchor("", step)

@@ -15,7 +15,7 @@ import torch
 from unmoor.errors import UsageError
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.plan import Change
-from unmoor.values.text import key_text
+from unmoor.values.text import is_text, key_text
 
 from .content import Content
 from .layouts import layout_of
@@ -105,7 +105,7 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _refusal(name: Any, value: Any) -> str:
     """Why the format cannot hold a value under a name; "" where it can."""
-    if not isinstance(name, str) or name == _RESERVED:
+    if not isinstance(name, str) or name == _RESERVED or not is_text(name):
         return "no name that a tensor can have"
     if not isinstance(value, torch.Tensor):
         return f"a value of type {type(value).__name__}"

@@ -27,7 +27,7 @@ from .loaders import ResumableLoader, is_stateful_loader
 from .marks import Marker
 from .survey import members
 
-__all__ = ["Loop", "facts_of", "has_position", "put_back", "seed_everything"]
+__all__ = ["Loop", "facts_of", "has_position", "is_batches", "put_back", "seed_everything"]
 
 
 def seed_everything(seed: int) -> None:
@@ -42,6 +42,12 @@ def seed_everything(seed: int) -> None:
 def has_position(loader: Any) -> bool:
     """Whether a loader knows where in its epoch it is."""
     return isinstance(loader, ResumableLoader) or is_stateful_loader(loader) or hasattr(loader, "load_state_dict")
+
+
+def is_batches(loader: Any) -> bool:
+    """Whether a loader is a plain list of batches, and not one of loaders."""
+    kinds = (torch.Tensor, Mapping, list, tuple)
+    return isinstance(loader, list | tuple) and bool(loader) and all(isinstance(item, kinds) for item in loader)
 
 
 @dataclass(slots=True)
@@ -91,6 +97,8 @@ class Loop:
         value = self.built["loader"]
         if value is None or self._draws():
             return None
+        if is_batches(value):
+            return value
         found = {key: item for _, key, item in members("loader", value)}
         if len(found) > 1 and "train" not in found:
             raise UsageError(
@@ -179,7 +187,10 @@ def facts_of(built: Built) -> frozenset[str]:
     """What of a run explains why it goes on differently elsewhere."""
     modules = [m for role, v in built.objects.items() for _, _, m in members(role, v) if isinstance(m, nn.Module)]
     names = {cls.__name__ for module in modules for inner in module.modules() for cls in type(inner).__mro__}
-    return frozenset(word for name, word in _NOISY.items() if name in names)
+    loaders = [loader for _, _, loader in members("loader", built["loader"])]
+    inner = [loader.loader if isinstance(loader, ResumableLoader) else loader for loader in loaders]
+    workers = {"workers"} if any(getattr(loader, "num_workers", 0) for loader in inner) else set()
+    return frozenset(word for name, word in _NOISY.items() if name in names) | workers
 
 
 def put_back(live: Any, saved: Any) -> None:

@@ -16,10 +16,11 @@ from unmoor.values.difference import Leaf, ValueDifference
 from unmoor.values.nodes import CompositeTensor, Opaque, TensorNode
 from unmoor.values.text import count, key_text, listing
 
-from .pairing_leaves import Keys, flatten, leaf_of, number_leaf, value_difference, value_text
-from .pairing_names import pair_names
+from .pairing_leaves import QUANTIZER, Keys, flatten, leaf_of, number_leaf, value_difference, value_text
+from .pairing_names import NamePairs, kept_once, pair_names
 from .pairing_optimizer import ParamPair, ParamPairs, is_optimizer, pair_params
 from .pairing_parts import WEIGHTS, Asked, PartPair, asked, match_parts, names_in, own_tensors, part_label
+from .pairing_states import by_states
 from .saved_optimizer import place_of
 
 __all__ = ["Pairing", "TensorPair", "pair"]
@@ -60,7 +61,11 @@ class _Place:
 
 def pair(a: Catalog, b: Catalog, only: str | Sequence[str] | None) -> Pairing:
     """Pair everything of two checkpoints, or what `only` chooses of them: role words, key paths, `left=right`."""
-    return _Pairing(a, b, asked(only, a, b)).run()
+    limit = asked(only, a, b)
+    a, b, notes = by_states(a, b)
+    made = _Pairing(a, b, limit).run()
+    made.notes[:0] = notes
+    return made
 
 
 class _Pairing:
@@ -103,11 +108,15 @@ class _Pairing:
             self._pair(_joined(label, (x,)), _entry_leaf(mine[x]), _entry_leaf(theirs[y]))
             self._quantizers(mine[x], theirs[y])
         paired = ({x for x, _ in found.pairs}, {y for _, y in found.pairs})
-        for side, names in ((0, mine), (1, theirs)):
+        for side, names, there in ((0, mine, self.b), (1, theirs, self.a)):
+            tied = kept_once(names, paired[side]) if there.format == "safetensors" else {}
             for name, entry in names.items():
-                if name not in paired[side]:
+                if name not in paired[side] and name not in tied:
                     self._only(side, _entry_leaf(entry))
-        self._values_inside(one, other)
+            if tied:
+                told = listing([f"{name} is {own}" for name, own in tied.items()])
+                self.made.notes.append(f"{part_label(one)}: safetensors keeps tied weights once: {told}")
+        self._values_inside(one, other, found)
 
     def _quantizers(self, one: TensorEntry, other: TensorEntry) -> None:
         numbers = [entry.node.quantizer if isinstance(entry.node, TensorNode) else None for entry in (one, other)]
@@ -116,7 +125,7 @@ class _Pairing:
             text, told = (", ".join(map(value_text, side)) or "none" for side in plain)
             self._value(ValueDifference(f"{one.path}.quantizer", "changed", text, told, one.role), other.path)
 
-    def _values_inside(self, one: Part, other: Part) -> None:
+    def _values_inside(self, one: Part, other: Part, found: NamePairs) -> None:
         """What stands among weights and is no tensor, such as extra state of modules."""
         if isinstance(one.node, Opaque) != isinstance(other.node, Opaque):
             side = "a" if isinstance(one.node, Opaque) else "b"
@@ -126,8 +135,9 @@ class _Pairing:
             self.made.notes.append(told)
             return
         place = _Place(_texts(one.keys), _texts(other.keys), _label(one, other), one.role)
-        sides = (flatten(one.node, self.a.path), flatten(other.node, self.b.path))
-        self._leaves(place, *({keys: v for keys, v in side.items() if not _is_tensor(v)} for side in sides))
+        mine, theirs = (_values_of(part, side.path) for part, side in ((one, self.a), (other, self.b)))
+        names = {keys: found.in_a(keys[0]) for keys in theirs if keys and keys not in mine}
+        self._leaves(place, mine, {_known(keys, names.get(keys, ""), mine): value for keys, value in theirs.items()})
 
     def _optimizer(self, one: Part, other: Part) -> None:
         found = pair_params(self.a, one, self.b, other)
@@ -252,6 +262,17 @@ def _placed(a: Catalog, b: Catalog, left_a: Sequence[Part], left_b: Sequence[Par
         heads = {keys[:n] for keys in loose for n in range(len(keys) + 1)}
         found |= {id(part) for part in parts if _texts(part.keys) in heads}
     return found
+
+
+def _values_of(part: Part, path: str) -> dict[Keys, Any]:
+    """What is no tensor in a part, without the numbers of quantized ones, which go by the names of these."""
+    leaves = flatten(part.node, path).items()
+    return {keys: v for keys, v in leaves if not _is_tensor(v) and not any(key.startswith(QUANTIZER) for key in keys)}
+
+
+def _known(keys: Keys, name: str, mine: Collection[Keys]) -> Keys:
+    """Keys of b with the name that a has for the first of them, if that is where a has something."""
+    return (name, *keys[1:]) if name and (name, *keys[1:]) in mine else keys
 
 
 def _label(one: Part, other: Part) -> Keys:

@@ -27,9 +27,22 @@ from unmoor.values.nodes import (
 from unmoor.values.strides import contiguous
 from unmoor.values.text import format_shape
 
-__all__ = ["MEMORY", "Keys", "flatten", "in_memory", "leaf_of", "number_leaf", "value_difference", "value_text"]
+__all__ = [
+    "MEMORY",
+    "QUANTIZER",
+    "Keys",
+    "flatten",
+    "in_memory",
+    "leaf_of",
+    "number_leaf",
+    "value_difference",
+    "value_text",
+]
 
 Keys = tuple[str, ...]
+
+QUANTIZER: Final = "quantizer."
+"""What the keys of a quantized tensor's numbers begin with, below those of the tensor."""
 
 MEMORY: Final = "\0memory"
 """The file of a span whose bytes are in the tree itself: numpy arrays, numbers that the other side holds as tensors."""
@@ -37,6 +50,9 @@ MEMORY: Final = "\0memory"
 _MOST: Final = 5_000_000
 _DEEPEST: Final = 1000
 _LONG: Final = 60
+_BEFORE: Final = 12
+"""How much of two long texts is shown before the place where they part."""
+
 _NUMPY: Final = {row.numpy: row.name for row in DTYPES.values() if row.numpy}
 
 
@@ -81,7 +97,9 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple):
         yield from ((str(i), item) for i, item in enumerate(value))
     elif isinstance(value, CompositeTensor):
+        yield "layout", f"{value.layout} of {format_shape(value.shape)}{_ragged(value)}"
         yield from value.children.items()
+        yield from ((f"{QUANTIZER}{i}", part) for i, part in enumerate(value.detail.get("quantizer") or ()))
     elif isinstance(value, Opaque):
         yield "class", value.name
         yield from _children(list(value.args))
@@ -95,9 +113,13 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), item) for key, item in value.entries)
     elif isinstance(value, TensorNode) and value.quantizer is not None:
         yield "", _alone(value)
-        yield from ((f"quantizer.{i}", part) for i, part in enumerate(value.quantizer))
+        yield from ((f"{QUANTIZER}{i}", part) for i, part in enumerate(value.quantizer))
     elif isinstance(value, NumpyArray) and value.values is not None:
         yield from ((str(i), item) for i, item in enumerate(value.values))
+
+
+def _ragged(value: CompositeTensor) -> str:
+    return f", ragged along {value.detail['ragged_idx']}" if "ragged_idx" in value.detail else ""
 
 
 def _alone(node: TensorNode) -> TensorNode:
@@ -151,7 +173,22 @@ def value_difference(path: str, role: str, a: Any, b: Any) -> ValueDifference | 
     """How two plain values differ; None where they say the same."""
     if _same(a, b):
         return None
-    return ValueDifference(path, "changed", value_text(a), value_text(b), role)
+    return ValueDifference(path, "changed", *_told_apart(a, b), role)
+
+
+def _told_apart(a: Any, b: Any) -> tuple[str, str]:
+    """The texts of two values that differ, which differ too."""
+    text, other = value_text(a), value_text(b)
+    if text != other:
+        return text, other
+    if type(a) is not type(b):
+        return f"{kind_of(a)} {text}", f"{kind_of(b)} {other}"
+    if not isinstance(a, str | bytes):
+        return text, f"{other}, another"
+    first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    begin = max(0, first - _BEFORE)
+    text, other = (f"{value[begin : begin + _LONG]!r} at {begin:,}" for value in (a, b))
+    return text, other
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -5,13 +5,17 @@ Nobody is restored here, so what no reading pairs is listed on its own side and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .names import match_names, without_wrappers
+from unmoor.values.catalog import TensorEntry
+from unmoor.values.nodes import TensorNode
 
-__all__ = ["NamePairs", "pair_names"]
+from .names import match_names, without_wrappers
+from .renaming import module_paths
+
+__all__ = ["NamePairs", "kept_once", "pair_names"]
 
 _DROPPED: Final = " without "
 """In the words of a reading that drops what one side has more: said rather than that the other side lacks it."""
@@ -26,6 +30,14 @@ class NamePairs:
     pairs: tuple[tuple[str, str], ...]
     how: str = ""
 
+    def in_a(self, name: str) -> str:
+        """The name that something of b without a pair has in a: a module's extra state goes by the module's name."""
+        if not self.how:
+            return name
+        module, _, own = name.rpartition(".")
+        there = module_paths({theirs: mine for mine, theirs in self.pairs}, [module]).get(module, module)
+        return f"{there}.{own}" if there else own
+
 
 def pair_names(a: Shapes, b: Shapes) -> NamePairs:
     """The reading that pairs the most names; of two that pair as many, the one that changes names least."""
@@ -33,6 +45,13 @@ def pair_names(a: Shapes, b: Shapes) -> NamePairs:
     if len(best.pairs) in (len(a), len(b)):
         return best
     return max([best, *_readings(a, b)], key=lambda found: (len(found.pairs), not found.how, _DROPPED in found.how))
+
+
+def kept_once(entries: Mapping[str, TensorEntry], paired: Collection[str]) -> dict[str, str]:
+    """Names that are not among `paired` -> a name there of the very same tensor."""
+    own = {_window(entries[name]): name for name in entries if name in paired}
+    rest = ((name, own.get(_window(entry))) for name, entry in entries.items() if name not in paired)
+    return {name: other for name, other in rest if other is not None}
 
 
 def _readings(a: Shapes, b: Shapes) -> Iterator[NamePairs]:
@@ -58,3 +77,11 @@ def _bare(names: Shapes) -> dict[str, str] | None:
     """Name without wrappers' segments -> name; None where two would become one."""
     made = {without_wrappers(name): name for name in names}
     return made if len(made) == len(names) else None
+
+
+def _window(entry: TensorEntry) -> Hashable:
+    """What two names of one tensor have in common; an object of its own where nothing can be."""
+    node = entry.node
+    if not isinstance(node, TensorNode) or node.storage is None:
+        return id(entry)
+    return (node.storage.key, node.offset, node.shape, node.stride, node.dtype, node.bits)

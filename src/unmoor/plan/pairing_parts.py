@@ -12,6 +12,7 @@ from unmoor.values.ranks import RANKS, saved_world
 from unmoor.values.text import key_text, listing
 
 from .pairing_names import pair_names
+from .role_words import is_average
 
 __all__ = ["WEIGHTS", "Asked", "PartPair", "asked", "match_parts", "names_in", "own_tensors", "part_label"]
 
@@ -174,8 +175,15 @@ def _by_names(matching: _Matching, a: Catalog, b: Catalog) -> None:
                 agree = all(mine[x] == theirs[y] for x, y in found)
                 if mine and theirs and agree and len(found) == min(len(mine), len(theirs)):
                     fitting.append(other)
+        if len(fitting) > 1:
+            fitting = [other for other in fitting if _averages(other) == _averages(one)]
         if len(fitting) == 1:
             matching.take(one, fitting[0], _told(one, fitting[0]))
+
+
+def _averages(part: Part) -> bool:
+    """Whether weights are a running average, by their role or their own word; both fit where the model does."""
+    return part.role == "ema" or is_average(part)
 
 
 def _told(one: Part, other: Part) -> str:

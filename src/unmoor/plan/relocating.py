@@ -90,9 +90,11 @@ def check_words(to: Any, mapping: Any, path: str) -> None:
             remedy='Pass {"cuda:7": "cuda:0"}, or to="cpu" for all.',
             path=path,
         )
+    goals: dict[str, str] = {}
     for old, new in (mapping or {}).items():
-        _tag(old)
-        _goal(new)
+        tag, goal = _tag(old), _goal(new)
+        if goals.setdefault(tag, goal) != goal:
+            raise UsageError(f"{tag} is mapped twice, to {goals[tag]} and to {goal}", remedy="Map each tag once.")
     if to is not None:
         _goal(to)
 
@@ -145,7 +147,7 @@ def _goal(text: Any) -> str:
     if not is_tag(tag):
         raise UsageError(
             f"no torch knows a device {tag!r}",
-            remedy=f"Types are {', '.join(sorted(_loadable()))}; with an index as 0:",
+            remedy=f"Types are {', '.join(sorted(_loadable()))}; an index follows a colon, as in cuda:0.",
         )
     if kind in _WITHOUT_DATA:
         raise UsageError(

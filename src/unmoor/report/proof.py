@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from unmoor.values.proof import Compared, Difference, Proof
+from unmoor.values.proof import ABSENT, Compared, Difference, Proof
 from unmoor.values.recording import RNG
 from unmoor.values.text import columns
 
@@ -88,7 +88,8 @@ def difference_text(found: Difference, cut: int) -> str:
         what = f"the random stream {found.name}"
         return f"{what} is not where it was {when}{more}{rank}"
     name = f"{found.component}: {found.name}" if found.name else found.component
-    return f"{name} is {found.resumed} {when}; the uninterrupted run had {found.uninterrupted}{more}{rank}"
+    theirs = "had none" if found.uninterrupted == ABSENT else f"had {found.uninterrupted}"
+    return f"{name} is {found.resumed} {when}; the uninterrupted run {theirs}{more}{rank}"
 
 
 def _rows(rows: Sequence[tuple[str, str]], page: Page) -> list[str]:
@@ -145,7 +146,18 @@ def table_cells(proof: Proof) -> list[tuple[str, str, str]]:
 
 def _table(proof: Proof, page: Page) -> list[str]:
     rows = [tuple(map(plain, row)) for row in table_cells(proof)]
-    return [page.elide(line, page.width) for line in columns(rows, gap=3)]
+    lines = list(columns(rows, gap=3))
+    return lines if all(cells(line) <= page.width for line in lines) else _narrow(rows, page)
+
+
+def _narrow(rows: Sequence[tuple[str, ...]], page: Page) -> list[str]:
+    """The table where it is wider than the page: close together, what is last in a row wrapped."""
+    wide = [max(cells(row[i]) for row in rows) for i in (0, 1)]
+    lines = []
+    for row in rows:
+        first = "  " + "".join(f"{text}{' ' * (width - cells(text))} " for text, width in zip(row, wide, strict=False))
+        lines += page.wrap(row[2], first=first, rest=" " * cells(first))
+    return [line.rstrip() for line in lines]
 
 
 def _streams(rows: Sequence[Compared]) -> list[tuple[str, str]]:

@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["VERDICTS", "Compared", "Difference", "Proof"]
+__all__ = ["ABSENT", "VERDICTS", "Compared", "Difference", "Proof"]
+
+ABSENT: Final = "not there"
+"""A side of a difference that has nothing."""
 
 VERDICTS: Final = ("equal", "within", "different", "undetermined")
 """equal: bit for bit. within: the restored state bit for bit, the steps after it within the tolerance, where they are

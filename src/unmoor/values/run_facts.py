@@ -32,8 +32,9 @@ __all__ = [
 class TensorFact:
     """A tensor by its name within what holds it. `kind` is parameter, buffer, attribute, unregistered or state.
 
-    Unregistered is what a module in a plain list or dict has; `at` is that list. `lazy` tells that it has no shape yet. `grade` is for attributes: used (forward reads it as it is), moved (forward
-    reads it, and moves tensors) or idle (forward does not name it).
+    Unregistered is what a module in a plain list or dict has; `at` is that list. `lazy` tells that it has no shape yet.
+    `grade` is for attributes: used (forward reads it as it is), moved (forward reads it, and moves tensors) or idle
+    (forward does not name it).
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-__all__ = ["columns", "count", "format_bytes", "format_shape", "key_text", "listing"]
+__all__ = ["columns", "count", "format_bytes", "format_shape", "is_text", "key_text", "listing"]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -25,6 +25,15 @@ def format_bytes(nbytes: int) -> str:
 def format_shape(shape: Sequence[int]) -> str:
     """`(94, 64)` as `94x64`; a tensor without dimensions as `scalar`."""
     return "x".join(map(str, shape)) if shape else "scalar"
+
+
+def is_text(name: str) -> bool:
+    """Whether UTF-8 has bytes for a name: half of a surrogate pair has none."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def key_text(keys: Iterable[Any]) -> str:

@@ -41,16 +41,23 @@ def function_of(build: str | Callable[..., Any]) -> Callable[..., Any]:
         found: Any = _of_file(module, build) if module.endswith(".py") else _imported(module, build)
     except UnmoorError:
         raise
-    except (Exception, SystemExit) as error:
+    except SystemExit as error:
+        raise _ended(module, error) from error
+    except Exception as error:
         raise _failed(f"{module} cannot be imported", error) from error
     for name in function.split("."):
         if not hasattr(found, name):
-            raise UsageError(f"module {module} has no function {name!r}", remedy=_instead(found, name))
+            raise UsageError(f"{_shown(module)} has no function {name!r}", remedy=_instead(found, name))
         found = getattr(found, name)
     if not callable(found):
         raise UsageError(f"{build} is {type(found).__name__}, no function that builds a run")
     result: Callable[..., Any] = found
     return result
+
+
+def _shown(module: str) -> str:
+    """A module in words; a script is imported here, so what stands under its `__main__` part is not made."""
+    return f"script {module}, imported," if module.endswith(".py") else f"module {module}"
 
 
 def _instead(found: Any, name: str) -> str:
@@ -78,6 +85,19 @@ def called(function: Callable[..., Any], *, device: Any, name: str) -> Built:
 def _failed(what: str, error: BaseException) -> UsageError:
     text = f"{what}: {type(error).__name__}: {str(error).strip() or 'no message'}"
     return UsageError(text, details=lines_to(error))
+
+
+def _ended(module: str, error: SystemExit) -> UsageError:
+    """A module that ends the program as it is imported, most often by a parser of the command line."""
+    return UsageError(
+        f"{module} cannot be imported: it ended the program ({_code_of(error)})",
+        details=lines_to(error),
+        remedy='It finds no arguments of a command line: parse them under `if __name__ == "__main__":`.',
+    )
+
+
+def _code_of(error: SystemExit) -> str:
+    return error.code if isinstance(error.code, str) else f"exit code {error.code or 0}"
 
 
 def lines_to(error: BaseException) -> tuple[str, ...]:
@@ -118,6 +138,11 @@ def _of_file(file: str, build: str) -> Any:
         return known
     if not os.path.isfile(path):
         raise UsageError(f"there is no file {file} to build the run with", remedy=f"{build} was asked for.")
+    root = _package_root(path)
+    if root != os.path.dirname(path):
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        return import_module(os.path.splitext(os.path.relpath(path, root))[0].replace(os.sep, "."))
     spec = spec_from_file_location(name if known is None else f"__{name}__", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{file} cannot be imported", remedy="Name a Python file or a module.")
@@ -133,6 +158,14 @@ def _of_file(file: str, build: str) -> Any:
     return module
 
 
+def _package_root(path: str) -> str:
+    """The folder that a file is imported from: its own, or the one that holds the package it is in."""
+    folder = os.path.dirname(path)
+    while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.basename(folder).isidentifier():
+        folder = os.path.dirname(folder)
+    return folder
+
+
 def build_name(build: str | Callable[..., Any]) -> str:
     """How a build function is called in commands and reports: `module:function`."""
     if isinstance(build, str):
@@ -141,6 +174,16 @@ def build_name(build: str | Callable[..., Any]) -> str:
     if module == "__main__":
         module = os.path.basename(getattr(sys.modules["__main__"], "__file__", None) or module)
     return f"{module}:{getattr(build, '__qualname__', type(build).__name__)}"
+
+
+def _of_main() -> str | None:
+    """The name of the main script: of its module where `python -m` ran it, else its file; None where it has none."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name and spec.name != "__main__":
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return os.path.abspath(file) if file and file.endswith(".py") and os.path.exists(file) else None
 
 
 def name_elsewhere(build: str | Callable[..., Any], what: str = "the build function") -> str:
@@ -155,8 +198,7 @@ def name_elsewhere(build: str | Callable[..., Any], what: str = "the build funct
     function_of(build)
     module, name = getattr(build, "__module__", None), getattr(build, "__qualname__", "")
     if module == "__main__":
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        module = os.path.abspath(file) if file and file.endswith(".py") and os.path.exists(file) else None
+        module = _of_main()
     if not module or not name or "<" in name:
         raise UsageError(
             f"{what} {name or type(build).__name__} cannot be imported by a fresh process",

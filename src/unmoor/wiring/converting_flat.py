@@ -16,7 +16,7 @@ from unmoor.values.nodes import CompositeTensor, TensorNode, kind_of
 from unmoor.values.plan import Change
 from unmoor.values.report import Receipt
 from unmoor.values.strides import contiguous
-from unmoor.values.text import key_text, listing
+from unmoor.values.text import is_text, key_text, listing
 
 from .converting_file import hold_against
 from .converting_meter import Meter
@@ -132,7 +132,7 @@ def _identity(node: TensorNode) -> tuple[Any, ...]:
 
 def _refusal(name: Any, value: Any) -> str:
     """Why the format cannot hold a value under a name; "" where it can."""
-    if not isinstance(name, str) or name == _RESERVED:
+    if not isinstance(name, str) or name == _RESERVED or not is_text(name):
         return "no name that a tensor can have"
     if isinstance(value, CompositeTensor) or (isinstance(value, TensorNode) and value.quantizer is not None):
         return f"a tensor of layout {value.layout if isinstance(value, CompositeTensor) else 'quantized'}"

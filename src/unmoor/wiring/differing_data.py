@@ -25,7 +25,7 @@ from unmoor.values.nodes import Storage, TensorNode
 from .spans import open_spans
 
 if TYPE_CHECKING:
-    from unmoor.live.comparison import Comparison
+    from unmoor.live.comparison import Alone, Comparison
 
 __all__ = ["Outcome", "compare_data", "has_data"]
 
@@ -74,7 +74,11 @@ def compare_data(
     made = Outcome(nbytes=total_bytes(jobs), measured=measure is not None)
     with open_spans(a.path) as open_a, open_spans(b.path) as open_b:
         sides = _with_memory(open_a, memory), _with_memory(open_b, memory)
-        compare(jobs, measure, open_a=sides[0], open_b=sides[1], threads=threads, progress=progress)
+        try:
+            compare(jobs, measure, open_a=sides[0], open_b=sides[1], threads=threads, progress=progress)
+        finally:
+            if measure is not None:
+                measure.close()
         for number, pair in enumerate(pairs):
             found = measure.distance(number, pair) if measure is not None else _unmeasured(jobs[number])
             if found is not None:
@@ -132,6 +136,7 @@ class _Measure:
     def __init__(self, atol: float, rtol: float) -> None:
         self._atol, self._rtol = atol, rtol
         self._made: Comparison | None = None
+        self._alone: Alone | None = None
         self._lock = threading.Lock()
 
     def differ(
@@ -148,13 +153,20 @@ class _Measure:
         """How far a pair is apart; None where it is not."""
         return None if self._made is None else self._made.distance(number, pair.a.shape)
 
+    def close(self) -> None:
+        """Everything has been measured."""
+        if self._alone is not None:
+            self._alone.end()
+
     def _comparison(self) -> Comparison:
         with self._lock:
-            if self._made is None:
-                from unmoor.live.comparison import Comparison
+            if self._made is None or self._alone is None:
+                from unmoor.live.comparison import Alone, Comparison
 
-                self._made = Comparison(atol=self._atol, rtol=self._rtol)
-            return self._made
+                self._made, self._alone = Comparison(atol=self._atol, rtol=self._rtol), Alone()
+                self._alone.begin()
+        self._alone.here()
+        return self._made
 
 
 def _damaged(

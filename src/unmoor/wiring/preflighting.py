@@ -18,6 +18,7 @@ from unmoor.live.fake_device import asked_device
 from unmoor.values.preflight import Preflight
 
 from .building import name_elsewhere
+from .termination import ended_in_order
 
 __all__ = ["ENVIRONMENT", "preflight_run", "preflights"]
 
@@ -48,7 +49,7 @@ def preflights(
     if not timeout > 0:
         raise UsageError(f"timeout={timeout!r} leaves no time", remedy="Pass seconds, such as timeout=300.")
     names, place = [name_elsewhere(build) for build in builds], str(asked_device(device))
-    with tempfile.TemporaryDirectory(prefix="unmoor-") as folder:
+    with ended_in_order(), tempfile.TemporaryDirectory(prefix="unmoor-") as folder:
         rows = _answers(Path(folder), {"builds": names, "device": place}, timeout)
     return [_read(name, row) for name, row in zip(names, rows, strict=True)]
 
@@ -76,10 +77,12 @@ def _answers(folder: Path, request: dict[str, Any], timeout: float) -> list[dict
         return rows
     how = f"was still there after {timeout:g} s" if code is None else f"ended with code {code}"
     how = f"was ended by signal {-code}" if code is not None and code < 0 else how
+    said = [line for line in output.read_text(errors="replace").splitlines() if line.strip()][-8:]
+    remedy = "The last lines of its output are above." if said else "It wrote nothing before."
     raise MachineError(
         f"the preflight of {', '.join(request['builds'])} {how}",
-        details=[line for line in output.read_text(errors="replace").splitlines() if line.strip()][-8:],
-        remedy="Give it a longer timeout=." if code is None else "The last lines of its output are above.",
+        details=said,
+        remedy="Give it a longer timeout=." if code is None else remedy,
     )
 
 

@@ -6,8 +6,11 @@ Run as a program it is that process: `python -m unmoor.wiring.preflighting_child
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -30,17 +33,30 @@ from .diagnosing import diagnose_run
 
 __all__ = ["main"]
 
+_LOOK = 0.5
+"""Seconds between two looks at the process that waits."""
+
 _ROLES = ("model", "optimizer", "loss", "scheduler", "scaler", "metrics", "ema")
 
 
 def main(request: str, answers: str) -> None:
     """Carry out the request of one file and write the answers to another."""
     asked = json.loads(Path(request).read_text())
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     warnings.simplefilter("ignore")
     sys.argv[1:] = []  # a build function that parses a command line finds none, as in a script without arguments
     with pretend(asked_device(asked["device"])) as faked:
         rows = [_answer(build, faked) for build in asked["builds"]]
     Path(answers).write_text(json.dumps(rows))
+
+
+def _end_with(parent: int) -> None:
+    """End this process and those that it started once the one that waits for it is gone, however that ended."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    if hasattr(os, "killpg"):
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)
 
 
 def _answer(build: str, faked: Faked) -> dict[str, Any]:

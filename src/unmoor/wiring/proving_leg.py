@@ -21,7 +21,7 @@ from unmoor.live import exactness
 from unmoor.live.batches import watch
 from unmoor.live.built import Built, build_run, parameters_of, sorted_run
 from unmoor.live.content import collect
-from unmoor.live.proving_loop import Loop, facts_of, has_position, put_back, seed_everything
+from unmoor.live.proving_loop import Loop, facts_of, has_position, is_batches, put_back, seed_everything
 from unmoor.live.survey import members
 from unmoor.live.wrapping import NEED_GROUP, WORDS, wrapper_of
 from unmoor.plan.policy import CHOICES
@@ -155,6 +155,9 @@ def objects_to_save(objects: Mapping[str, Any], omit: tuple[str, ...]) -> tuple[
     for role, value in objects.items():
         if role in omit:
             left[role] = "left out by omit"
+            continue
+        if role == "loader" and is_batches(value):
+            left[role] = "a loader without a position"
             continue
         if role == "rng" or (role != "loader" and not isinstance(value, Mapping | list | tuple)):
             kept[role] = value

@@ -44,6 +44,11 @@ def check_pictures(picture: Any) -> None:
             )
         if not path.parent.is_dir():
             raise UsageError(f"the folder {path.parent} of {path.name} does not exist", remedy="Make it first.")
+        if not os.access(path.parent, os.W_OK):
+            raise UsageError(
+                f"the folder {path.parent} of {path.name} cannot be written to",
+                remedy="Name another.",
+            )
         if path.is_dir() or (path.is_file() and path.stat().st_size and not _begins(path, beginning)):
             raise UsageError(
                 f"{path} exists and is no picture: it was left as it is", remedy="Give the picture a name of its own."

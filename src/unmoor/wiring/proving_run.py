@@ -25,6 +25,7 @@ from .building import build_name, name_elsewhere
 from .proving_launch import Launch, launched
 from .proving_leg import ENVIRONMENT, Leg
 from .proving_pictures import check_pictures, write_pictures
+from .termination import ended_in_order
 
 __all__ = ["Wanted", "prove_run"]
 
@@ -70,7 +71,7 @@ def prove_run(
     begin = time.perf_counter()
     check_pictures(picture)
     leg = _leg(wanted)
-    with _folder(folder) as place:
+    with ended_in_order(), _folder(folder) as place:
         tell = told or (lambda *_: None)
         proof = judge(_runs(wanted, leg, place, tell, launch))
     proof = replace(proof, seconds=time.perf_counter() - begin)

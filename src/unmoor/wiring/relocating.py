@@ -237,9 +237,13 @@ def _copy(source: str, target: str, size: int, progress: Callable[[int], None] |
 
 
 def _file_findings(file: _File, made: Retagging, target: str | None) -> Iterator[Finding]:
-    if made.moves and target is None and file.catalog.format in _ZIPS and file.seen.st_nlink > 1:
-        what = f"the file has {file.seen.st_nlink} names (hard links), and all of them show the new tags"
-        yield Finding("hard-links", "warning", file.path, what, "--output FILE leaves them alone")
+    if made.moves and target is None and file.seen.st_nlink > 1:
+        names = f"{file.seen.st_nlink} names (hard links)"
+        if file.catalog.format in _ZIPS:
+            what, remedy = f"the file has {names}, and all of them show the new tags", "--output FILE leaves them alone"
+        else:
+            what, remedy = f"the file had {names}, and the others keep the old tags", "relocate those too, or link anew"
+        yield Finding("hard-links", "warning", file.path, what, remedy)
     if made.moves and file.catalog.format == "torchscript":
         yield from code_findings(file.path, {move.old for move in made.moves})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -94,6 +95,13 @@ def relocated_zip(
 
 def _not_done(error: OSError, path: str) -> UnmoorError:
     """An error of the system as ours; the checkpoint itself is never written to."""
+    if error.errno in (errno.EACCES, errno.EPERM) and not isinstance(error, SaveError):
+        return SaveError(
+            f"{path} was not relocated: this user may not write to it",
+            remedy="Change its permissions, or work on a copy of it.",
+            path=path,
+            errno=error.errno,
+        )
     return error if isinstance(error, SaveError) else save_error(error, path, os.path.realpath(path), 0, "relocated")
 
 
@@ -124,11 +132,7 @@ def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
     end = read_end(reader)
     archive = _whole(reader, end)
     if archive.trailing:
-        raise UnsupportedFile(
-            f"{reader.path} holds {count(archive.trailing, 'byte')} after the end of its archive, which are in the way",
-            remedy="--output FILE makes a relocated copy without them.",
-            path=reader.path,
-        )
+        raise _in_the_way(reader.path, archive, "--output FILE makes a relocated copy without them.")
     old = _named(reader, end, catalog)
     records = {raw: _renewed(reader, one, catalog, made) for raw, one in old.items() if not one.name.endswith(RECORD)}
     moves: dict[str, dict[str, int]] = {}
@@ -140,6 +144,12 @@ def _new(reader: Reader, catalog: Catalog, made: Retagging) -> _New:
     return _New(
         addition(archive.size, raw, ends, records), records, end.entries + len(records) - len(old.keys() & records)
     )
+
+
+def _in_the_way(path: str, archive: Archive, remedy: str) -> UnsupportedFile:
+    """Bytes behind an archive that someone else put there: they are never cut off."""
+    what = f"{path} holds {count(archive.trailing, 'byte')} after the end of its archive, which are in the way"
+    return UnsupportedFile(what, remedy=remedy, path=path)
 
 
 def _named(reader: Reader, end: End, catalog: Catalog) -> dict[bytes, Record]:
@@ -240,6 +250,8 @@ def undone_zip(path: str, seen: os.stat_result) -> Iterator[tuple[RelocatedFile,
         archive = _whole(reader, end)
         nothing: Mapping[str, Mapping[str, int]] = {}
         size, moves = (archive.size, nothing) if archive.left else _earlier(reader, end, archive)
+        if archive.trailing and not archive.left:
+            raise _in_the_way(path, archive, "--output FILE makes a copy without them, which can be undone.")
         findings = [left_finding(archive)] if archive.left else []
         with cut_off(path, size, seen):
             yield RelocatedFile(path, "cut", reader.size, size), moves, findings
