@@ -75,8 +75,9 @@ def diff(
 
     Across formats, dialects and prefixes: a file against a folder, safetensors against a part of a training checkpoint,
     names with `module.` against names without, optimizer state by number against state by name where the order is
-    proved. What nothing proves is listed on its own side. Runs nothing of either file; of each tensor a small piece is
-    in memory at a time, whatever its size.
+    proved, pickled objects by the state dicts that they would give where the other side has such; weights that are tied
+    in one are the ones that safetensors keeps. What nothing proves is listed on its own side. Runs nothing of either
+    file; of each tensor a small piece is in memory at a time, whatever its size.
 
     a, b: anything that `describe` reads.
     only: what to compare: role words (model, optimizer, ...) or key paths; "model=ema" compares the one of a with the

@@ -60,3 +60,11 @@ def test_a_wrong_name_is_refused_and_the_near_one_is_named(capsys):
     """`unmoor inspekt` is a wrong call: code 2, and no file is read."""
     assert cli.main(["inspekt", "run.pt"]) == 2
     assert "No such command 'inspekt'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["inspect", "verify", "diff", "convert", "relocate"])
+def test_a_path_with_a_zero_byte_is_a_wrong_call(name, capsys):
+    """No system has such paths: code 2, and no traceback."""
+    paths = ["a\0.pt"] * (2 if name in ("diff", "convert") else 1)
+    assert cli.main([name, *paths]) == 2
+    assert "is no path" in capsys.readouterr().err

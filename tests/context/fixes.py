@@ -81,3 +81,42 @@ def attribute_of_an_expression(run: Run):
 
 
 attribute_of_an_expression.source = Named
+
+
+class Stacked(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        for layer in self.layers.values() if isinstance(self.layers, dict) else self.layers:
+            x = layer(x)  # fails
+        return self.head(x)
+
+
+@broken("", "self.layers = nn.ModuleList(self.layers)", kind="attribute", cpu="layer.weight")
+def layers_in_a_plain_list(run: Run):
+    run.model = Stacked([nn.Linear(4, 4), nn.Linear(4, 4)]).to(HOME)
+    run.model(run.batch["image"])
+
+
+@broken("", "self.layers = nn.ModuleDict(self.layers)", kind="attribute", cpu="layer.weight")
+def layers_in_a_plain_dict(run: Run):
+    run.model = Stacked({"first": nn.Linear(4, 4)}).to(HOME)
+    run.model(run.batch["image"])
+
+
+layers_in_a_plain_list.source = layers_in_a_plain_dict.source = Stacked
+
+
+@broken("", "torch.ones(2, device='sim:1')", kind="made", cpu="torch.ones(2)")
+def made_beside_one_that_names_its_device(run: Run):
+    torch.cat([torch.ones(2, device=HOME), torch.ones(2)])  # fails
+
+
+@broken("", "model.scale = model.scale.to('sim:1')", kind="tensor", cpu="scale")
+def attribute_set_from_outside(run: Run):
+    model = run.model = nn.Sequential(nn.Linear(4, 4)).to(HOME)
+    model.scale = torch.ones(4)
+    model(run.batch["image"]) * model.scale  # fails

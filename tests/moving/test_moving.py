@@ -362,7 +362,6 @@ def test_the_device_is_that_of_a_models_inputs(name: str) -> None:
             "is on 2 devices",
         ),
     ],
-    ids=str,
 )
 def test_a_call_that_cannot_be_meant_is_refused_with_what_to_do(arguments, error, words) -> None:
     """The error names what was given, and the call that works."""

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -313,3 +314,35 @@ def needs_more(device, width):
 
 def exits_with_words(device):
     raise SystemExit("no data found")
+
+
+class Packing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.LSTM(4, 8, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, rows, lengths):
+        packed = pack_padded_sequence(rows, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        out, _ = pad_packed_sequence(self.words(packed)[0], batch_first=True)
+        return self.head(out.mean(1))
+
+
+def packs_sequences(device):
+    model = Packing().to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def train_step(batch):
+        rows, lengths = batch
+        loss = model(rows, lengths).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    batch = torch.ones(3, 5, 4, device=device), torch.tensor([2, 5, 4])
+    return {"model": model, "optimizer": optimizer, "train_step": train_step, "batch": batch}
+
+
+def packs_by_lengths_there(device):
+    made = packs_sequences(device)
+    return {**made, "batch": tuple(one.to(device) for one in made["batch"])}

@@ -529,6 +529,58 @@ def two_steps_saved() -> dict[str, Any]:
     return {**run, "optimizer": {"outer": run["optimizer"], "base": run["optimizer"].base}}
 
 
+def forgotten(what: str) -> dict[str, Any]:
+    """A run whose train_step has more with a state than the run tells."""
+    run = {**plain(), "loader": unmoor.resumable(plain()["loader"])}
+    model, optimizer, head = run["model"], run["optimizer"], nn.Linear(1, 1)
+    second = torch.optim.Adam(head.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+    def train_step(batch: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        second.zero_grad()
+        loss = nn.functional.mse_loss(head(model(batch[0])), batch[1])
+        loss.backward()
+        optimizer.step()
+        second.step()
+        schedule.step()
+        return loss
+
+    made: dict[str, Any] = {"head": head, "second": second, "schedule": schedule}
+    return {**run, **{name: value for name, value in made.items() if name != what}, "train_step": train_step}
+
+
+def forgotten_module() -> dict[str, Any]:
+    return forgotten("head")
+
+
+def forgotten_optimizer() -> dict[str, Any]:
+    return forgotten("second")
+
+
+def forgotten_scheduler() -> dict[str, Any]:
+    return forgotten("schedule")
+
+
+class Noisy(TensorDataset):
+    """A dataset that adds noise from the stream of the process it is in."""
+
+    def __getitem__(self, index: Any) -> Any:
+        inputs, target = super().__getitem__(index)
+        return inputs + torch.rand(()), target
+
+
+def noisy_workers() -> dict[str, Any]:
+    """Noise of a dataset that is drawn in a worker."""
+    loader = DataLoader(Noisy(*data().tensors), batch_size=BATCH, num_workers=1)
+    return {**plain(), "loader": unmoor.resumable(loader)}
+
+
+def batches() -> dict[str, Any]:
+    """A plain list of batches for a loader."""
+    return {**plain(), "loader": [data()[at : at + 8] for at in range(0, 24, 8)]}
+
+
 def exits() -> dict[str, Any]:
     """A build function that parses a command line and does not like it."""
     raise SystemExit(3)
@@ -550,3 +602,7 @@ def in_parallel(model: nn.Module) -> nn.Module:
     made = nn.DataParallel(model)
     made.device_ids = []
     return made
+
+
+def save_nothing(path: str, run: dict[str, Any]) -> None:
+    """A way of saving that forgets to."""

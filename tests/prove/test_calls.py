@@ -141,6 +141,12 @@ def test_what_the_build_function_cannot_do_is_said(how, text):
         proved("plain", **how)
 
 
+def test_a_save_function_that_writes_nothing_is_told():
+    """The fault is that of the save, and not of the resume that finds no file."""
+    with pytest.raises(UsageError, match="save_nothing has written nothing to the path that it was given"):
+        proved("plain", save="save_nothing", resume="resume_all")
+
+
 @pytest.mark.parametrize("wrap", ["data_parallel", "tests.prove.runs:in_parallel"])
 def test_a_wrapper_goes_around_a_run_with_the_usual_step(wrap):
     """Where the step is unmoor's own, the model is wrapped after it was built; by a word, or by a function."""

@@ -87,6 +87,31 @@ HIDDEN = {
         "train_step's count is 0 after the restore and was 5",
         'report.extra["count"]',
     ),
+    **{
+        f"train_step's {what}": (
+            (f"forgotten_{what}", 9, 5),
+            component,
+            f"train_step's {variable} has a state, and is none of the objects that are saved",
+            f"{variable.split()[0]!r}: {variable.split()[0]}",
+        )
+        for what, component, variable in (
+            ("module", "loss", "head (Linear)"),
+            ("optimizer", "head", "second (Adam)"),
+            ("scheduler", "options", "schedule (StepLR)"),
+        )
+    },
+    "workers of the loader": (
+        ("noisy_workers", 6, 3),
+        "data order",
+        "it draws in the workers of its loader, whose random streams begin anew",
+        "num_workers=0",
+    ),
+    "a list of batches": (
+        ("batches", 9, 5),
+        "data order",
+        "the loader's position is not in the checkpoint",
+        "unmoor.resumable(loader)",
+    ),
     "an optimizer within an optimizer": (
         ("two_steps", 9, 5),
         "parameters",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -444,6 +445,23 @@ def test_bytes_behind_the_archive_are_in_the_way(tmp_path: Path) -> None:
     assert path.read_bytes() == old
     unmoor.relocate(path, to="cpu", output=tmp_path / "here.pt")
     hold_plain(tmp_path / "here.pt", run())
+
+
+def test_undo_says_what_is_no_relocated_zip(tmp_path: Path) -> None:
+    """A sound file of another format has nothing to undo; what is no checkpoint, or not there, is named as such."""
+    legacy = save(run(), tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+    tensors = tmp_path / "model.safetensors"
+    tensors.write_bytes((2).to_bytes(8, "little") + b"{}")
+    words = tmp_path / "words.pt"
+    words.write_text("no checkpoint at all")
+    for path, kind, said in (
+        (legacy, UnsupportedFile, "nothing to undo"),
+        (tensors, UnsupportedFile, "nothing to undo"),
+        (words, NotACheckpoint, "is plain text"),
+        (tmp_path / "none.pt", NotACheckpoint, "does not exist"),
+    ):
+        with pytest.raises(kind, match=said):
+            unmoor.undo_relocate(path)
 
 
 def test_undo_leaves_bytes_that_came_behind_a_relocated_archive(tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def test_the_command_relocates_and_undoes(tmp_path: Path) -> None:
         (["--map", "cuda:7"], 2),
         (["--map", "=cpu"], 2),
         (["--map", "cuda:5=cpu"], 2),
+        (["--map", "cuda:7=cpu", "--map", "cuda:7=cuda:0"], 2),
         (["--to", "nonsense"], 2),
         (["--undo", "--to", "cpu"], 2),
         (["--undo"], 3),

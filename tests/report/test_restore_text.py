@@ -95,6 +95,8 @@ def test_the_line_of_what_was_not_restored_is_painted_as_a_warning():
     ("changes", "sentence"),
     [
         ([("module.a.w", "a.w"), ("module.b.w", "b.w")], "'module.' taken out of 2 names of model"),
+        ([("a.weight", "a.w"), ("b.weight", "b.w")], "'weight' -> 'w' in 2 names of model"),
+        ([("a.old.w", "a.new.w"), ("b.old.w", "b.new.w")], "'old.' -> 'new.' in 2 names of model"),
         ([("enc._orig_mod.a", "enc.a"), ("dec._orig_mod.a", "dec.a")], "'_orig_mod.' taken out of 2 names of model"),
         ([("a.w", "net.a.w"), ("b.w", "net.b.w")], "'net.' put into 2 names of model"),
         ([("old.a", "new.a"), ("old.b", "new.b")], "'old.' -> 'new.' in 2 names of model"),

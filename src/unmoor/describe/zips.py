@@ -300,6 +300,8 @@ def _contradiction(entry: _Entry, fields: Sequence[int], name: bytearray) -> str
 
 def _sizes_differ(entry: _Entry, flags: int, crc32: int, stored: int, nbytes: int) -> bool:
     """Whether a local header that claims sizes contradicts the directory; a stream leaves 0 or ZIP64's mark."""
+    if crc32 == entry.crc32 and stored == entry.stored and nbytes == entry.nbytes:
+        return False
     unknown = (0, _LONG) if flags & _DESCRIPTOR else (_LONG,)
     pairs = ((crc32, entry.crc32), (stored, entry.stored), (nbytes, entry.nbytes))
     return any(mine not in (*unknown, theirs) for mine, theirs in pairs)

@@ -165,7 +165,7 @@ def _clues(cut: Recording, resumed: Recording, step: int) -> list[tuple[str, str
                 for place, mark in rows.items()
                 if place not in theirs or theirs[place].digest != mark.digest
             ]
-    order = ("generator", "optimizer", "value", "mode")
+    order = ("generator", "object", "optimizer", "value", "mode")
     return sorted(found, key=lambda clue: order.index(clue[0]) if clue[0] in order else len(order))
 
 
@@ -175,6 +175,10 @@ def _of_clues(clues: Sequence[tuple[str, str, Mark | None, Mark]]) -> tuple[str,
     more = f"; so are {listing(others, 3)}" if others else ""
     if kind == "generator":
         return f"the generator {place} is not in the checkpoint{more}", _pass_generator(place)
+    if kind == "object":
+        word = _word(place.rpartition(" (")[0].rpartition(" ")[2].rpartition(".")[2])
+        told = f"{place} has a state, and is none of the objects that are saved{more}"
+        return told, f"Build the run with it, {{..., {word!r}: {word}}}, and pass it to save and to restore."
     if kind == "optimizer":
         outer, _, inner = place.rpartition(".")
         told = f"{place} has state of its own, which the state dict of {outer} leaves out{more}"
@@ -211,8 +215,7 @@ _OTHER_VALUES: Final = (
 
 
 _IN_WORKERS: Final = (
-    "the same samples have other values: the dataset draws random numbers in the workers of its loader, whose streams "
-    "begin anew with them and are in no checkpoint",
+    "the same samples have other values: it draws in the workers of its loader, whose random streams begin anew",
     "Draw what belongs to a sample from its index: numpy.random.default_rng((seed, epoch, index)); or num_workers=0.",
 )
 

@@ -109,6 +109,7 @@ class Culprit:
         held = (
             look(ast.parse(known.root, mode="eval").body, known.step) if known and known.step and known.root else None
         )
+        self.held = held
         self.is_loss = type(held).__module__ == "torch.nn.modules.loss"
 
 
@@ -132,6 +133,9 @@ def _fix(culprit: Culprit, names: Names, model: Any, home: str, anchor: Anchor) 
     if kind == "attribute":
         return _registered(met, names, anchor, home)
     if kind == "loss":
+        listed = _in_a_container(culprit.held, names)
+        if listed:
+            return Fix("attribute", listed)
         module = known.root if known is not None and known.root else met.name.rpartition(".")[0]
         return Fix("loss" if culprit.is_loss else "module", f'{module}.to("{home}")')
     if kind in ("parameter", "buffer"):
@@ -144,6 +148,16 @@ def _fix(culprit: Culprit, names: Names, model: Any, home: str, anchor: Anchor) 
     return _moved(culprit, model, home, anchor)
 
 
+def _in_a_container(held: Any, names: Names) -> str:
+    """The line that registers a module that one of the model keeps in a plain list or dict; "" where none does."""
+    for _, module in names.modules.values() if isinstance(held, nn.Module) else ():
+        for name, value in module.__dict__.items():
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+            if any(one is held for one in items) and name != "_modules":
+                return f"self.{name} = nn.{'ModuleDict' if isinstance(value, dict) else 'ModuleList'}(self.{name})"
+    return ""
+
+
 def _most(names: Names, home: str) -> str:
     """Where most parameters are, of several devices with as many the first."""
     devices = Counter(str(parameter.device) for parameter in names.parameters.values())
@@ -151,27 +165,38 @@ def _most(names: Names, home: str) -> str:
 
 
 def _registered(met: Met, names: Names, anchor: Anchor, home: str) -> Fix:
-    """The cure for an attribute: a buffer; for one inside of a list or dict a move where it is used."""
+    """The cure for an attribute: a buffer; a move where it is used for one inside of a list, or set from outside."""
     place, _, name = met.name.rpartition(".")
-    if name.isidentifier():
-        owner, made = _written(next((module for path, module in names.modules.values() if path == place), None), name)
-        return Fix("attribute", f'{owner}.register_buffer("{name}", {made or name}, persistent=False)')
-    return Fix("tensor", f"self.{name}.to({anchor.device(None, home)})")
+    if not name.isidentifier():
+        return Fix("tensor", f"self.{name}.to({anchor.device(None, home)})")
+    module = next((module for path, module in names.modules.values() if path == place), None)
+    owner, made = _written(module, name)
+    known = names.variable(module) if not owner else None
+    if known is not None:
+        return Fix("tensor", f"{known.name}.{name} = {known.name}.{name}.to({home!r})")
+    return Fix("attribute", f'{owner or "self"}.register_buffer("{name}", {made or name}, persistent=False)')
 
 
 def _written(module: nn.Module | None, name: str) -> tuple[str, str]:
-    """What a class calls its instance, and the expression that it gives an attribute; "" where no one line does."""
+    """What a class calls its instance, and the expression that it gives an attribute.
+
+    The expression is "" where it is not one on one line, both are where no class sets the attribute.
+    """
     for kind in type(module).__mro__ if module is not None else ():
+        if kind is nn.Module:
+            return "", ""
         try:
             source = textwrap.dedent(inspect.getsource(kind))
             tree = ast.parse(source)
         except (OSError, TypeError, SyntaxError, ValueError):
             return "self", ""
-        found = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.lineno == node.end_lineno]
-        given = [(node.targets[0], node.value) for node in found if _sets(node, name)]
-        if given:
-            owner, value = ast.unparse(given[0][0]).rpartition(".")[0], given[0][1]
-            return owner, (ast.get_source_segment(source, value) or "") if len(given) == 1 else ""
+        set_here = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == name]
+        if any(isinstance(node.ctx, ast.Store) for node in set_here):
+            found = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and _sets(node, name)]
+            if len(found) != 1 or found[0].lineno != found[0].end_lineno:
+                return "self", ""
+            owner = ast.unparse(found[0].targets[0]).rpartition(".")[0]
+            return owner, ast.get_source_segment(source, found[0].value) or ""
     return "self", ""
 
 

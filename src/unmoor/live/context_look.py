@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
 from types import BuiltinMethodType, FunctionType, MemberDescriptorType, MethodDescriptorType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import torch
 from torch import nn
@@ -181,6 +181,8 @@ def _made_on(node: ast.Call, step: Step) -> str:
     """The device of what a call gives: torch's default where it makes a tensor, a module's where that is called."""
     if is_factory(node, step):
         return str(torch.get_default_device())
+    if _calls_factory(node, step):
+        return _told_device(node, step)
     callee = look(node.func, step)
     if not isinstance(callee, nn.Module):
         return ""
@@ -190,7 +192,20 @@ def _made_on(node: ast.Call, step: Step) -> str:
 
 def is_factory(node: ast.AST, step: Step) -> bool:
     """Whether the node calls one of torch's functions that make a tensor, without saying on which device."""
-    if not isinstance(node, ast.Call) or any(keyword.arg in ("device", None) for keyword in node.keywords):
+    named = isinstance(node, ast.Call) and any(keyword.arg in ("device", None) for keyword in node.keywords)
+    return not named and _calls_factory(node, step)
+
+
+def _told_device(node: ast.Call, step: Step) -> str:
+    """The device that a call names, "" where that has no index, which torch alone knows, or is not known."""
+    value = next((look(keyword.value, step) for keyword in node.keywords if keyword.arg == "device"), MISSING)
+    text = str(value) if isinstance(value, str | torch.device) else ""
+    return text if text == "cpu" or ":" in text else ""
+
+
+def _calls_factory(node: ast.AST, step: Step) -> TypeGuard[ast.Call]:
+    """Whether the node calls one of torch's functions that make a tensor."""
+    if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if name in ("as_tensor", "asarray") and any(isinstance(look(arg, step), torch.Tensor) for arg in node.args):

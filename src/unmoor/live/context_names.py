@@ -162,7 +162,7 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in [*module.__dict__.items()]:
         if (name.startswith("_") and name[1:] in ("parameters", "buffers", "modules")) or isinstance(value, nn.Module):
             continue
-        if isinstance(value, torch.Tensor | list | tuple | dict):
+        if isinstance(value, torch.Tensor) or (isinstance(value, list | tuple | dict) and value):
             for path, leaf in items_of(value, most=200, depth=2):
                 if isinstance(leaf, torch.Tensor):
                     yield name + path, leaf

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from unmoor.values.mismatch import SourceLine
 
 from .context_frames import Step, source_line
-from .fake_values import invented, sized
+from .fake_values import invented, packed, sized
 
 __all__ = ["Faked", "Notes", "is_fake", "pretend"]
 
@@ -203,6 +203,14 @@ def _selected(faked: Faked, func: Any, args: Sequence[Any], kwargs: dict[str, An
     return made
 
 
+def _packed(faked: Faked, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Padded sequences, packed: their lengths are real."""
+    del kwargs
+    if isinstance(args[1], FakeTensor) or not isinstance(args[0], FakeTensor):
+        return NotImplemented
+    return packed(func, args, lambda shape, like, dtype: _of_shape(faked, shape, like, dtype))
+
+
 def _of_shape(faked: Faked, shape: tuple[int, ...], like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     with torch._C._DisableTorchDispatch():
         twin = torch.empty(shape, dtype=dtype, device="meta")
@@ -218,6 +226,7 @@ _OWN: Final[dict[Any, Callable[[Faked, Any, Sequence[Any], dict[str, Any]], Any]
     aten.index.Tensor: _selected,
     aten._unique2.default: _selected,
     aten.unique_dim.default: _selected,
+    aten._pack_padded_sequence.default: _packed,
 }
 
 

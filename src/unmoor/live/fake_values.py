@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["invented", "sized"]
+__all__ = ["invented", "packed", "sized"]
 
 aten = torch.ops.aten
 
@@ -44,6 +44,18 @@ def sized(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], make: Make)
         counts = make((rows,), args[0], torch.int64)
         return make(tuple(args[0].shape), args[0], args[0].dtype), counts, make((rows,), args[0], torch.int64)
     return _indexed(func, args, kwargs, make)
+
+
+def packed(func: Any, args: Sequence[Any], make: Make) -> Any:
+    """Sequences of several lengths as one row of steps: the lengths are on the CPU, so torch packs a thin twin.
+
+    Lengths that came from the device were invented as 0: then all are taken as full.
+    """
+    rows, lengths, batch_first = args[0], args[1], args[2]
+    if not lengths.any():
+        lengths = torch.full_like(lengths, rows.shape[1 if batch_first else 0])
+    twin, sizes = func(torch.empty((*rows.shape[:2], 1), device="cpu"), lengths, batch_first)
+    return make((len(twin), *rows.shape[2:]), rows, rows.dtype), sizes
 
 
 def _indexed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], make: Make) -> Any:

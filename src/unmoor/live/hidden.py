@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from unmoor.values.recording import CLUES, Mark
 
 from . import rng
+from .batches import comparable
 from .loader_parts import held
 from .loaders import ResumableLoader
 from .optimizers import find_optimizer
@@ -38,20 +39,17 @@ Marks = Callable[..., Mark | None]
 
 def clues(objects: Mapping[str, Any], train_step: Any, mark: Marks) -> dict[str, dict[str, Mark]]:
     """Generators, plain values, modes of modules, optimizers within optimizers, each by the place that keeps it."""
-    found: dict[str, dict[str, Mark]] = {f"{CLUES}generator": {}, f"{CLUES}value": {}, f"{CLUES}mode": {}}
+    found: dict[str, dict[str, Mark]] = {f"{CLUES}{kind}": {} for kind in ("generator", "object", "value", "mode")}
     named = objects.get("rng")
     known = {id(generator) for generator in (named.values() if isinstance(named, Mapping) else ())}
     for place, value in _places(objects, train_step):
         if rng.is_generator(value):
-            if id(value) not in known:
-                known.add(id(value))
-                made = _of_generator(value, mark)
-                if made is not None:
-                    found[f"{CLUES}generator"].setdefault(place, made)
-        elif isinstance(value, _NUMBERS) or (isinstance(value, torch.Tensor) and value.numel() <= _MOST):
-            made = mark(value)
-            if made is not None:
-                found[f"{CLUES}value"].setdefault(place, made)
+            if id(value) in known:
+                continue
+            known.add(id(value))
+        kind, at, made = _clue(place, value, mark)
+        if made is not None:
+            found[f"{CLUES}{kind}"].setdefault(at, made)
     inner = {place: mark(state, digest_only=True) for place, state in _inner_optimizers(objects)}
     found[f"{CLUES}optimizer"] = {place: made for place, made in inner.items() if made is not None}
     for role, value in objects.items():
@@ -59,6 +57,20 @@ def clues(objects: Mapping[str, Any], train_step: Any, mark: Marks) -> dict[str,
             if isinstance(item, nn.Module):
                 found[f"{CLUES}mode"][label] = _mode([place.module.training for place in walk(item)])
     return {component: rows for component, rows in found.items() if rows}
+
+
+def _has_state(value: Any) -> bool:
+    """Whether an object has a state that a save would take, were it passed."""
+    loaders = (DataLoader, ResumableLoader, type)
+    return not isinstance(value, loaders) and callable(getattr(type(value), "state_dict", None))
+
+
+def _of_object(value: Any, mark: Marks) -> Mark | None:
+    """The mark of an object that train_step has and the run has not; None where its state cannot be asked for."""
+    try:
+        return mark(comparable(value.state_dict()), digest_only=True)
+    except Exception:  # noqa: BLE001 (an object of the user's own, which nobody asked to be looked at)
+        return None
 
 
 def _inner_optimizers(objects: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -70,6 +82,18 @@ def _inner_optimizers(objects: Mapping[str, Any]) -> Iterator[tuple[str, list[An
         for name, inner in vars(optimizer).items() if optimizer is not None else ():
             if isinstance(inner, torch.optim.Optimizer) and id(inner) not in known and inner.state:
                 yield f"{label}.{name}", [dict(entry) for entry in inner.state.values()]
+
+
+def _clue(place: str, value: Any, mark: Marks) -> tuple[str, str, Mark | None]:
+    """The kind of a value that was found, how its place is called, and its mark; None where it has none."""
+    if rng.is_generator(value):
+        return "generator", place, _of_generator(value, mark)
+    if isinstance(value, (*_NUMBERS, torch.Tensor)):
+        small = not isinstance(value, torch.Tensor) or value.numel() <= _MOST
+        return "value", place, mark(value) if small else None
+    if _has_state(value):
+        return "object", f"{place} ({type(value).__name__})", _of_object(value, mark)
+    return "value", place, None
 
 
 def _of_generator(generator: Any, mark: Marks) -> Mark | None:
@@ -113,7 +137,8 @@ def _attributes(prefix: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _of_function(name: str, function: Any, objects: Mapping[str, Any], seen: set[int]) -> Iterator[tuple[str, Any]]:
     """The variables that a function closes over, those of its module that it uses, the object that it belongs to."""
-    known = {id(item) for role, value in objects.items() for _, _, item in members(role, value)}
+    passed = [item for role, value in objects.items() for _, _, item in members(role, value)]
+    known = {id(inner) for item in passed for inner in (item.modules() if isinstance(item, nn.Module) else (item,))}
     if isinstance(function, functools.partial):
         for key, value in (*enumerate(function.args), *function.keywords.items()):
             yield from _inside(f"{name}({key})", value, _DEPTH, seen | known)
@@ -144,9 +169,14 @@ def _inside(place: str, value: Any, depth: int, seen: set[int]) -> Iterator[tupl
     if isinstance(value, (*_NUMBERS, torch.Tensor)) or rng.is_generator(value):
         yield place, value
         return
-    if depth == 0 or id(value) in seen or isinstance(value, _ELSEWHERE):
+    if depth == 0 or id(value) in seen:
         return
     seen.add(id(value))
+    if _has_state(value):
+        yield place, value
+        return
+    if isinstance(value, _ELSEWHERE):
+        return
     if isinstance(value, DataLoader | ResumableLoader):
         loader = value.loader if isinstance(value, ResumableLoader) else value
         yield from ((f"{place}.{name}", g) for name, g in held(loader, rng.is_generator).items())
@@ -154,6 +184,6 @@ def _inside(place: str, value: Any, depth: int, seen: set[int]) -> Iterator[tupl
         pairs = list(value.items() if isinstance(value, Mapping) else enumerate(value))
         for key, item in pairs if len(pairs) <= _MEMBERS else ():
             yield from _inside(f"{place}[{key!r}]", item, depth - 1, seen)
-    elif hasattr(value, "__dict__") and not callable(getattr(value, "state_dict", None)):
+    elif hasattr(value, "__dict__"):
         for key, item in list(vars(value).items())[:_MEMBERS]:
             yield from _inside(f"{place}.{key}", item, depth - 1, seen)

@@ -99,7 +99,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, CompositeTensor):
         yield "layout", f"{value.layout} of {format_shape(value.shape)}{_ragged(value)}"
         yield from value.children.items()
-        yield from ((f"{QUANTIZER}{i}", part) for i, part in enumerate(value.detail.get("quantizer") or ()))
+        yield from ((f"numbers.{i}", part) for i, part in enumerate(value.detail.get("quantizer") or ()))
     elif isinstance(value, Opaque):
         yield "class", value.name
         yield from _children(list(value.args))

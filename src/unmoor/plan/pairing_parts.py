@@ -57,7 +57,7 @@ class Asked:
 def asked(only: str | Sequence[str] | None, a: Catalog, b: Catalog) -> Asked:
     """The meaning of `only=`. Raises UsageError for a word that chooses nothing on either side."""
     words = [only] if isinstance(only, str) else list(only or ())
-    if not all(isinstance(word, str) and word for word in words):
+    if not all(isinstance(word, str) and word and "" not in word.split("=", 1) for word in words):
         raise UsageError(f"only={only!r} holds what is no role word and no key path")
     paths = (frozenset(part.path for part in a.parts), frozenset(part.path for part in b.parts))
     made = Asked(tuple((left, right or left) for left, _, right in (word.partition("=") for word in words)), paths)

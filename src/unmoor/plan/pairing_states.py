@@ -10,6 +10,7 @@ from unmoor.values.catalog import Catalog, Part
 from unmoor.values.nodes import Opaque
 from unmoor.values.text import listing
 
+from .choose import subtree
 from .pickled_state import with_states
 from .taken import Taken, replaced, with_tree
 
@@ -34,11 +35,21 @@ def by_states(a: Catalog, b: Catalog) -> tuple[Catalog, Catalog, list[str]]:
 
 
 def _pickled(catalog: Catalog) -> list[Part]:
-    """The pickled objects that have a state; a scheduler that holds the only optimizer is left as it is."""
-    parts = [part for part in catalog.parts if part.role in _ROLES and isinstance(part.node, Opaque)]
+    """The pickled objects that have a state.
+
+    What lies within another pickled object is left as it is, and a scheduler that holds the only optimizer.
+    """
+    parts = [part for part in catalog.parts if part.role in _ROLES and _is_pickled(catalog, part)]
     alone = not any(catalog.part("optimizer"))
     known = {part.keys for part in with_states(catalog).parts if not isinstance(part.node, Opaque)}
     return [part for part in parts if part.keys in known and not (alone and part.role == "scheduler")]
+
+
+def _is_pickled(catalog: Catalog, part: Part) -> bool:
+    try:
+        return isinstance(part.node, Opaque) and subtree(catalog.tree, part.keys) is part.node
+    except KeyError:
+        return False
 
 
 def _with_states(catalog: Catalog, pickled: AbstractSet[int]) -> Catalog:

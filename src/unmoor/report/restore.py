@@ -165,18 +165,19 @@ def _way(label: str, before: str, after: str, changes: Sequence[Change]) -> str:
         return f"{changes[0].before} -> {changes[0].after} in {label}"
     names = f"{count(len(changes), 'name')} of {label}"
     if not after:
-        return f"'{before}.' taken out of {names}"
-    return f"'{before}.' -> '{after}.' in {names}" if before else f"'{after}.' put into {names}"
+        return f"'{before}' taken out of {names}"
+    return f"'{before}' -> '{after}' in {names}" if before else f"'{after}' put into {names}"
 
 
 def _difference(before: str, after: str) -> tuple[str, str]:
-    """Two names without the segments that both begin and end with."""
+    """Two names without the segments that both begin and end with; a dot at their end tells that others follow."""
     a, b = before.split("."), after.split(".")
+    dot = "." if a[-1] == b[-1] else ""
     while a and b and a[-1] == b[-1]:
         a, b = a[:-1], b[:-1]
     while a and b and a[0] == b[0]:
         a, b = a[1:], b[1:]
-    return ".".join(a), ".".join(b)
+    return ".".join(a) + dot * bool(a), ".".join(b) + dot * bool(b)
 
 
 def _read(report: Report) -> str:

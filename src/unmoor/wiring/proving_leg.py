@@ -156,13 +156,11 @@ def objects_to_save(objects: Mapping[str, Any], omit: tuple[str, ...]) -> tuple[
         if role in omit:
             left[role] = "left out by omit"
             continue
-        if role == "loader" and is_batches(value):
-            left[role] = "a loader without a position"
-            continue
         if role == "rng" or (role != "loader" and not isinstance(value, Mapping | list | tuple)):
             kept[role] = value
             continue
-        found = list(members(role, value))
+        whole = role == "loader" and is_batches(value)
+        found = [(role, None, value)] if whole else list(members(role, value))
         for label, _, item in found:
             if label in omit:
                 left[label] = "left out by omit"
@@ -183,6 +181,11 @@ def objects_to_save(objects: Mapping[str, Any], omit: tuple[str, ...]) -> tuple[
 def _save(leg: Leg, loop: Loop) -> None:
     if leg.save:
         function_of(leg.save)(leg.save_to, {**loop.built.made, "progress": loop.progress})
+        if not os.path.exists(leg.save_to):
+            raise UsageError(
+                f"{leg.save} has written nothing to the path that it was given",
+                remedy="save(path, run) writes the checkpoint to path, which resume(path, run) reads.",
+            )
         return
     kept, left = objects_to_save(loop.built.objects, leg.omit)
     rng = kept.pop("rng", {})

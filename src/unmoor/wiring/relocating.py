@@ -98,7 +98,7 @@ def undo_path(path: str | os.PathLike[str]) -> Relocation:
     begin = time.perf_counter()
     path = path_text(path)
     names = [path]
-    if os.path.isdir(path):
+    if os.path.isdir(path) or not os.path.exists(path):
         names = [file.path for file in _described(path)[0] if {"relocated", "interrupted"} & file.catalog.facts.keys()]
         if not names:
             raise UnsupportedFile(f"no file of {path} was relocated in place: there is nothing to undo", path=path)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from unmoor.describe.detect import detect
 from unmoor.describe.torch_zip import describe_zip, read_again
 from unmoor.describe.zip_ends import End, read_end
 from unmoor.describe.zips import Record, record_bytes, records_named
@@ -246,6 +247,8 @@ def undone_zip(path: str, seen: os.stat_result) -> Iterator[tuple[RelocatedFile,
     cut off. Raises UnsupportedFile for a file that was not relocated, CorruptFile where it does not hold what it says.
     """
     with open_reader(path) as reader:
+        if detect(reader) != "zip":
+            raise _not_relocated(path)
         end = read_end(reader)
         archive = _whole(reader, end)
         nothing: Mapping[str, Mapping[str, int]] = {}
@@ -269,11 +272,7 @@ def _earlier(reader: Reader, end: End, archive: Archive) -> tuple[int, Mapping[s
     record = next(iter(named.values()), None)
     before = None if record is None else read_record(record_bytes(reader, record, _MOST))
     if before is None:
-        raise UnsupportedFile(
-            f"{reader.path} was not relocated in place: there is nothing to undo",
-            remedy="--map NEW=OLD writes other tags into it.",
-            path=reader.path,
-        )
+        raise _not_relocated(reader.path)
     try:
         if not before.size < archive.size:
             raise CorruptFile(f"it says that it was {before.size:,} bytes long", path=reader.path)
@@ -288,6 +287,14 @@ def _earlier(reader: Reader, end: End, archive: Archive) -> tuple[int, Mapping[s
             path=reader.path,
         ) from error
     return before.size, before.moves
+
+
+def _not_relocated(path: str) -> UnsupportedFile:
+    return UnsupportedFile(
+        f"{path} was not relocated in place: there is nothing to undo",
+        remedy="--map NEW=OLD writes other tags into it.",
+        path=path,
+    )
 
 
 def _spans(catalog: Catalog) -> dict[str, Any]:
