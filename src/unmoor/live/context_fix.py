@@ -14,7 +14,7 @@ from torch import nn
 
 from unmoor.values.mismatch import Fix, Met, SourceLine
 
-from .context_frames import Source, Step, source_line
+from .context_frames import Source, Step, parsed, source_line
 from .context_look import is_factory, look
 from .context_names import Known, Names
 
@@ -187,8 +187,10 @@ def _written(module: nn.Module | None, name: str) -> tuple[str, str]:
             return "", ""
         try:
             source = textwrap.dedent(inspect.getsource(kind))
-            tree = ast.parse(source)
         except (OSError, TypeError, SyntaxError, ValueError):
+            return "self", ""
+        tree = parsed(source)
+        if tree is None:
             return "self", ""
         set_here = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == name]
         if any(isinstance(node.ctx, ast.Store) for node in set_here):

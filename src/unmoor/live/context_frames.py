@@ -14,16 +14,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from threading import Lock
 from types import FrameType, TracebackType
 from typing import Any, Final
 
 from unmoor.values.mismatch import SourceLine
 
-__all__ = ["Source", "Step", "source_line", "steps_of", "user_steps"]
+__all__ = ["Source", "Step", "parsed", "source_line", "steps_of", "user_steps"]
 
 _RAISES: Final = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE") if name in dis.opmap)
 _PLUMBING: Final = frozenset({"autograd", "overrides", "utils", "fx", "compiler", "library", "cuda", "accelerator"})
 _DATA: Final = ["utils", "data"]
+_PARSING: Final = Lock()
+_TRIES: Final = 3
 _OURS: Final = frozenset({"unmoor.live.built", "unmoor.live.proving_loop"})
 """Files of this package that take a user's step: what stands there is read as a user's code is."""
 
@@ -107,6 +110,22 @@ def _shown(name: str) -> str:
     return name[len(here) :] if name.startswith(here) else name
 
 
+def parsed(text: str) -> ast.Module | None:
+    """The syntax tree of a text, None where it has none. Threads that fail at once take turns.
+
+    Python 3.11 counts the depth of all trees that are being built in one number (python/cpython issue 106905).
+    """
+    for _ in range(_TRIES):
+        with _PARSING:
+            try:
+                return ast.parse(text)
+            except (SyntaxError, ValueError):
+                return None
+            except SystemError:  # a thread that is not ours was building a tree as well
+                continue
+    return None
+
+
 @dataclass(slots=True)
 class Source:
     """The syntax tree of the file that a frame runs, and the way from its position back to the node."""
@@ -118,10 +137,7 @@ class Source:
 
     def __post_init__(self) -> None:
         self.text = linecache.getlines(self.step.frame.f_code.co_filename, self.step.frame.f_globals)
-        try:
-            self.tree = ast.parse("".join(self.text))
-        except (SyntaxError, ValueError):
-            self.tree = None
+        self.tree = parsed("".join(self.text))
 
     def running(self) -> ast.AST | None:
         """The node that was being evaluated: an expression, or a statement that stores. None without a source."""
