@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import pickle
 import threading
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import unmoor
+from unmoor.live.context_frames import parsed
 
 from .runs import HOME, Net, Run
 
@@ -244,6 +246,21 @@ def test_threads_share_one_context(sim):
         thread.join()
     assert told[0].owner == "Linear"
     assert told[1].owner == "CrossEntropyLoss"
+
+
+def test_a_tree_that_cannot_be_built_at_once_is_built_again(monkeypatch):
+    """Python 3.11 refuses one where another thread builds another at that moment."""
+    answers = [SystemError("AST constructor recursion depth mismatch"), ast.parse("x")]
+
+    def parse(text):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("unmoor.live.context_frames.ast.parse", parse)
+    assert isinstance(parsed("x"), ast.Module)
+    assert not answers
 
 
 def test_code_without_source_is_read_by_its_variables(sim):

@@ -112,7 +112,8 @@ def own(tmp_path_factory):
     [
         "AdamW: exp_avg, exp_avg_sq, step for 4 of 4 parameters; lr 0.01",
         "26 parameters; saved out of DataParallel",
-        "torch's CPU generator, numpy's generator, Python's random; generators of your own: sampler, augment",
+        "torch's CPU generator, numpy's generator, Python's random",
+        "generators of your own: sampler, augment",
         "settings AdamW: betas (0.9, 0.999), eps 1e-08, weight_decay 0.01",
         f"writer unmoor {unmoor.__version__}, torch {torch.__version__}, Python 3.",
         "extra step dtypes",
@@ -121,6 +122,14 @@ def own(tmp_path_factory):
 def test_what_unmoor_recorded_is_told(own, words):
     """Classes, wrappers, owners of random streams, writer: the file says them, so inspect does."""
     assert words in " ".join(inspect_text(own, width=200).split())
+
+
+def test_streams_of_an_accelerator_are_told_as_such(sim, tmp_path):
+    """Those of each device belong to the random state, and so does the number of the current device."""
+    unmoor.save(tmp_path / "run.pt", model=tiny().to("sim:1"), step=3)
+    text = " ".join(inspect_text(unmoor.describe(tmp_path / "run.pt"), width=200).split())
+    assert "torch's SIM generators (4)" in text
+    assert "extra step dtypes" in text
 
 
 def test_what_unmoor_recorded_is_in_the_document(own):

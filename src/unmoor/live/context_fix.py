@@ -106,11 +106,16 @@ class Culprit:
     ) -> None:
         self.met, self.known, self.making, self.owner = met, known, making, owner
         self.given = given
-        held = (
-            look(ast.parse(known.root, mode="eval").body, known.step) if known and known.step and known.root else None
-        )
-        self.held = held
-        self.is_loss = type(held).__module__ == "torch.nn.modules.loss"
+        self.held = _held_by(known) if known is not None else None
+        self.is_loss = type(self.held).__module__ == "torch.nn.modules.loss"
+
+
+def _held_by(known: Known) -> Any:
+    """What the variable or expression holds that a name begins with."""
+    tree = parsed(known.root) if known.step is not None else None
+    body = tree.body if tree is not None else []
+    expressions = [one.value for one in body if isinstance(one, ast.Expr)]
+    return look(expressions[0], known.step) if expressions and known.step is not None else None
 
 
 def fixes_for(culprits: list[Culprit], names: Names, model: Any, home: str, anchor: Anchor | None) -> tuple[Fix, ...]:
@@ -187,7 +192,7 @@ def _written(module: nn.Module | None, name: str) -> tuple[str, str]:
             return "", ""
         try:
             source = textwrap.dedent(inspect.getsource(kind))
-        except (OSError, TypeError, SyntaxError, ValueError):
+        except (OSError, TypeError, SyntaxError, ValueError, SystemError):
             return "self", ""
         tree = parsed(source)
         if tree is None:

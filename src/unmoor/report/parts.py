@@ -124,7 +124,10 @@ def _rng(part: Part, _: Sequence[TensorEntry], __: Claim) -> str:
 
 def rng_text(part: Part) -> str:
     """Whose random state a part is."""
-    owner = _OWNERS.get(part.kind, f"torch's {plain(part.kind).upper()} generators")
+    if part.keys[-2:-1] == (_DEVICES,):  # as unmoor saves those of accelerators: by the kind of device
+        owner = f"torch's {plain(str(part.keys[-1])).upper()} generators"
+    else:
+        owner = _OWNERS.get(part.kind, f"torch's {plain(part.kind).upper()} generators")
     streams = part.detail.get("streams")
     return f"{owner} ({streams})" if isinstance(streams, int) and streams > 1 else owner
 
@@ -140,6 +143,8 @@ def _number(value: Any) -> str:
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
+
+_DEVICES: Final = "devices"
 
 _OWNERS: Final = {
     "torch-cpu": "torch's CPU generator",

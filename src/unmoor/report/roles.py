@@ -71,7 +71,7 @@ def role_rows(members: Membership, claims: Claims) -> tuple[list[tuple[str, Role
     for part, entries in members.parts:
         together = streams.get(_place_of(part.keys), ())
         if part.role == "extra" and not part.tensors:
-            values += [] if together and part.keys[-3:-2] == (_OWN,) else [part.path]
+            values += [] if together and (part.keys[-3:-2] == (_OWN,) or part.keys[-1] == _CURRENT) else [part.path]
         elif part.role != "rng" or len(together) < 2:
             text = part_text(part, entries, claims.of(part.keys))
             rows.append((part.path, RoleRow(_role(part), part.tensors, part.nbytes, _by_number([part]), text)))
@@ -84,9 +84,17 @@ _OWN: Final = "generators"
 """Under which key the streams of the caller's own generators stand, each by its name, in what unmoor saves."""
 
 
+_DEVICES: Final = "devices"
+"""Under which key the streams of accelerators stand, each kind of device by its name."""
+
+_CURRENT: Final = "current"
+"""The key of the number of the device that was the current one."""
+
+
 def _place_of(keys: tuple[Any, ...]) -> tuple[Any, ...]:
     """Where a random stream belongs: the mapping that holds it and others."""
-    return keys[:-3] if keys[-3:-2] == (_OWN,) else keys[:-1]
+    below = 3 if keys[-3:-2] == (_OWN,) else 2 if keys[-2:-1] == (_DEVICES,) else 1
+    return keys[:-below]
 
 
 def _streams(parts: Sequence[Part]) -> RoleRow:
