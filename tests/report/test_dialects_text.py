@@ -112,7 +112,8 @@ def own(tmp_path_factory):
     [
         "AdamW: exp_avg, exp_avg_sq, step for 4 of 4 parameters; lr 0.01",
         "26 parameters; saved out of DataParallel",
-        "torch's CPU generator, numpy's generator, Python's random",
+        "torch's CPU generator, ",
+        "numpy's generator, Python's random",
         "generators of your own: sampler, augment",
         "settings AdamW: betas (0.9, 0.999), eps 1e-08, weight_decay 0.01",
         f"writer unmoor {unmoor.__version__}, torch {torch.__version__}, Python 3.",
