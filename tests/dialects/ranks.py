@@ -13,7 +13,7 @@ from torch import nn
 import unmoor
 
 from .resuming import OTHER
-from .training import AFTER, BEFORE, Counter, Net, Run, adamw, batch, halving, keep, outcome, seed
+from .training import AFTER, BEFORE, Counter, Net, Run, adamw, batch, halving, keep, leave, outcome, seed
 
 
 def main(checkpoint: Path, out: Path) -> None:
@@ -46,3 +46,4 @@ def main(checkpoint: Path, out: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     main(Path(sys.argv[1]), Path(sys.argv[2]))
+    leave()

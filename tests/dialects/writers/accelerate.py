@@ -9,7 +9,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from tests.dialects.training import AFTER, BEFORE, Counter, Net, Run, adamw, batch, halving, keep, outcome, seed
+from tests.dialects.training import AFTER, BEFORE, Counter, Net, Run, adamw, batch, halving, keep, leave, outcome, seed
 
 
 def steps(run: Run, accelerator: Accelerator, counter: Counter, number: int) -> None:
@@ -79,3 +79,4 @@ if __name__ == "__main__":
         two(out)
     else:
         one(out, safe=variant != "bin")
+    leave()

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from tests.dialects.training import AFTER, BEFORE, Run, adamw, batch, halving, keep, seed, unbuffered
+from tests.dialects.training import AFTER, BEFORE, Run, adamw, batch, halving, keep, leave, seed, unbuffered
 
 from .gathering import whole
 
@@ -56,3 +56,4 @@ def main(folder: Path, variant: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     main(Path(sys.argv[1]), sys.argv[2])
+    leave()

@@ -14,7 +14,7 @@ import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-from tests.dialects.training import AFTER, BEFORE, adamw, batch, halving, keep, seed, unbuffered
+from tests.dialects.training import AFTER, BEFORE, adamw, batch, halving, keep, leave, seed, unbuffered
 
 
 def in_groups(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -99,3 +99,4 @@ def main(folder: Path, variant: str) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2])
+    leave()

@@ -14,7 +14,7 @@ import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-from tests.dialects.training import AFTER, BEFORE, adamw, batch, halving, keep, seed, unbuffered
+from tests.dialects.training import AFTER, BEFORE, adamw, batch, halving, keep, leave, seed, unbuffered
 
 KINDS = ("exp_avg", "exp_avg_sq")
 
@@ -112,3 +112,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave()

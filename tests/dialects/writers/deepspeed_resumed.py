@@ -14,7 +14,7 @@ import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-from tests.dialects.training import AFTER, BEFORE, batch
+from tests.dialects.training import AFTER, BEFORE, batch, leave
 from tests.dialects.writers.deepspeed import gathered, started
 from tests.dialects.writers.deepspeed_layouts import LAYOUTS, engine_of
 from tests.dialects.writers.deepspeed_layouts import held as held_in_one_group
@@ -78,3 +78,4 @@ def main(out: Path, runs: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), dict(argument.split("=", 1) for argument in sys.argv[2:]))
+    leave()

@@ -24,7 +24,7 @@ sys.modules["mpi4py"].MPI = MPI  # type: ignore[attr-defined]
 from improved_diffusion_for_SMLM.improved_diffusion import logger  # noqa: E402
 from improved_diffusion_for_SMLM.improved_diffusion.train_util import TrainLoop  # noqa: E402
 
-from tests.dialects.training import AFTER, BEFORE, Denoiser, Noising, keep, on_cpu, pictures, seed  # noqa: E402
+from tests.dialects.training import AFTER, BEFORE, Denoiser, Noising, keep, leave, on_cpu, pictures, seed  # noqa: E402
 
 LAST = BEFORE + AFTER
 """The loop counts from 0 and saves after the step of that number."""
@@ -70,3 +70,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave()

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 
-from tests.dialects.training import AFTER, BEFORE, Run, batch, keep, seed, unbuffered
+from tests.dialects.training import AFTER, BEFORE, Run, batch, keep, leave, seed, unbuffered
 
 from .gathering import whole
 
@@ -90,3 +90,4 @@ def main(folder: Path, variant: str) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2])
+    leave()
