@@ -37,6 +37,11 @@ matrix: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.restore
 	$(BIN)/python -m benchmarks.save
+	$(BIN)/python -m benchmarks.looking
+	$(BIN)/python -m benchmarks.relocating
+	$(BIN)/python -m benchmarks.verifying
+	$(BIN)/python -m benchmarks.converting
+	$(BIN)/python -m benchmarks.context
 
 # Chromium, in which tests open pages: Debian's where it is missing and can be installed; elsewhere those tests skip.
 chromium:
