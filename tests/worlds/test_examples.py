@@ -12,7 +12,7 @@ import torch
 from tests.cases.files import tiny, train
 from tests.describe.zero_maker import Shape, ZeroMaker
 
-from .launch import run_script
+from .launch import aborted_at_its_end, run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = 180.0
@@ -103,3 +103,17 @@ def test_every_example_is_run() -> None:
     text = Path(__file__).read_text() + proofs.read_text()
     run = [path for path in EXAMPLES.glob("*.py") if f'run("{path.stem}"' in text or f'"{path.name}"' in text]
     assert sorted(EXAMPLES.glob("*.py")) == sorted(run)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "done"),
+    [
+        ("terminate called without an active exception", -6, True),
+        ("terminate called without an active exception", 1, False),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", -6, False),
+    ],
+)
+def test_an_abort_counts_as_the_end_only_where_nothing_else_came_first(words, code, done):
+    """A rank that raised, or that C++ ended for another reason, fails its example, whatever it printed before."""
+    output = f"rank 0 of 2: saved\n{words}\nRoot Cause (first observed failure):\n[0]:\n  exitcode  : {code} (pid: 7)\n"
+    assert aborted_at_its_end(output) is done
