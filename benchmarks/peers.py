@@ -7,7 +7,6 @@ environment that the tests of other programs' files use (`tests/dialects/environ
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from typing import Any, Final
 
 import torch
 import torch.distributed.checkpoint as dcp
-from tests.dialects import environment
 from tests.matrix.carriers import Carrier, PlainTorch, Unmoor, set_streams, streams
 from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+from .peers_packages import reach
 
 __all__ = ["PEERS", "Accelerate", "DcpStateDict", "Fabric", "LenientTorch", "Whole"]
 
@@ -111,15 +111,16 @@ class Accelerate:
     name = "accelerate"
 
     def save(self, path: Path, **objects: Any) -> None:
-        self._prepared(objects).save_state(str(path))
+        self.prepared(objects).save_state(str(path))
         torch.save(streams(), path / "streams.pt")
 
     def restore(self, path: Path, **objects: Any) -> None:
-        self._prepared(objects).load_state(str(path))
+        self.prepared(objects).load_state(str(path))
         set_streams(torch.load(path / "streams.pt", weights_only=False))
 
-    def _prepared(self, objects: Mapping[str, Any]) -> Any:
-        _reach()
+    def prepared(self, objects: Mapping[str, Any]) -> Any:
+        """An Accelerator that knows the live objects."""
+        reach()
         from accelerate import Accelerator
         from accelerate.state import AcceleratorState, GradientState, PartialState
 
@@ -144,25 +145,17 @@ class Fabric:
     lenient = False
 
     def save(self, path: Path, **objects: Any) -> None:
-        self._fabric().save(str(path), {**objects, "rng": streams()})
+        self.fabric().save(str(path), {**objects, "rng": streams()})
 
     def restore(self, path: Path, **objects: Any) -> None:
-        left = self._fabric().load(str(path), dict(objects), strict=not self.lenient, weights_only=False)
+        left = self.fabric().load(str(path), dict(objects), strict=not self.lenient, weights_only=False)
         set_streams(left["rng"])
 
-    def _fabric(self) -> Any:
-        _reach()
+    def fabric(self) -> Any:
+        reach()
         from lightning.fabric import Fabric as Theirs
 
         return Theirs(accelerator="cpu", devices=1)
-
-
-def _reach() -> None:
-    """Make the packages of the other environment importable, after this one's own."""
-    root = environment.built().parents[1]
-    for packages in sorted(root.glob("lib/python*/site-packages")) or [root / "Lib" / "site-packages"]:
-        if str(packages) not in sys.path:
-            sys.path.append(str(packages))
 
 
 PEERS: Final[dict[str, Callable[[], Carrier]]] = {

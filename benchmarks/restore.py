@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -64,21 +65,30 @@ def with_torch_mmap(path: str, nbytes: int) -> dict[str, float]:
 def floor(path: str, nbytes: int) -> dict[str, float]:
     """The same bytes, from the same places, into the same tensors: two threads, preadv, no checksum."""
     model, optimizer, live = _prepared(nbytes)
-    file = f"{path}/unmoor.pt"
-    plan = unmoor.plan(file, model=model, optimizer=optimizer, rng=False)
+    read = bare_read(f"{path}/unmoor.pt", model, optimizer)
     clock = common.Clock()
-    tensors = {f"model/{name}": p.detach() for name, p in model.named_parameters()}
-    jobs = []
-    for copy in plan.copies():
-        if copy.slot.make:
-            tensors[copy.slot.id] = torch.empty(copy.slot.shape, dtype=getattr(torch, copy.slot.dtype))
-        jobs.append((copy.node.storage.span, tensors[copy.slot.id]))
-    params = list(model.parameters())
-    for key, tensor in tensors.items():
-        if "/state/" in key:
-            optimizer.state[params[int(key.split("/")[2])]][key.split("/")[3]] = tensor
-    _read_all(file, jobs)
+    read()
     return _figures(model, optimizer, live, clock)
+
+
+def bare_read(file: str, model, optimizer) -> Callable[[], None]:
+    """What `floor` does within its clock, for any run and its file: it is planned here, outside of it."""
+    plan = unmoor.plan(file, model=model, optimizer=optimizer, rng=False)
+
+    def read() -> None:
+        tensors = {f"model/{name}": p.detach() for name, p in model.named_parameters()}
+        jobs = []
+        for copy in plan.copies():
+            if copy.slot.make:
+                tensors[copy.slot.id] = torch.empty(copy.slot.shape, dtype=getattr(torch, copy.slot.dtype))
+            jobs.append((copy.node.storage.span, tensors[copy.slot.id]))
+        params = list(model.parameters())
+        for key, tensor in tensors.items():
+            if "/state/" in key:
+                optimizer.state[params[int(key.split("/")[2])]][key.split("/")[3]] = tensor
+        _read_all(file, jobs)
+
+    return read
 
 
 def _read_all(file: str, jobs) -> None:

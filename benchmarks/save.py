@@ -60,7 +60,13 @@ def floor(path: str, nbytes: int) -> dict[str, float]:
     """The same bytes from the same tensors, one thread, one after the other."""
     model, optimizer, live = _prepared(nbytes)
     clock = common.Clock()
-    descriptor = os.open(f"{path}/f.pt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    bare_write(f"{path}/f.pt", model, optimizer)
+    return _figures(f"{path}/f.pt", live, clock)
+
+
+def bare_write(path: str | Path, model, optimizer) -> None:
+    """The bytes of every tensor of a run into one file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for tensor in common.state_tensors(model, optimizer):
         size = tensor.numel() * tensor.itemsize
         memory = memoryview((ctypes.c_ubyte * size).from_address(tensor.data_ptr())).cast("B")
@@ -68,7 +74,6 @@ def floor(path: str, nbytes: int) -> dict[str, float]:
         while done < size:
             done += os.write(descriptor, memory[done : done + (16 << 20)])
     os.close(descriptor)
-    return _figures(f"{path}/f.pt", live, clock)
 
 
 WAYS = {

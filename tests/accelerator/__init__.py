@@ -1,8 +1,8 @@
 """The simulated accelerator of the tests: `install()` makes the devices `sim:0` to `sim:3` of this process.
 
-What lives here is building and registering. Devices are in `sim_device.h`, their operators in `sim.cpp` and
-`recurrent.py`, the module `torch.sim` in `sim.py`. The shared library is compiled once per source and torch
-version and kept in `.cache/sim` of the project.
+What lives here is building and registering. Devices are in `sim_device.h`, their streams in `sim_streams.h`, their
+operators in `sim.cpp` and `recurrent.py`, the module `torch.sim` in `sim.py`. The shared library is compiled once per
+source and torch version and kept in `.cache/sim` of the project.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from types import ModuleType
 import torch
 from torch.utils import backend_registration, cpp_extension
 
-SOURCES = [Path(__file__).with_name(name) for name in ("sim.cpp", "sim_device.h")]
+SOURCES = [Path(__file__).with_name(name) for name in ("sim.cpp", "sim_device.h", "sim_streams.h")]
 CACHE = Path(__file__).parents[2] / ".cache" / "sim"
 
 

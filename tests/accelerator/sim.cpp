@@ -6,7 +6,7 @@
 // passes through the same table: a view of an input stays a view, an input stays itself, and new memory is
 // adopted by the device without a copy. Random numbers come from the device's generator, never the CPU's.
 //
-// Not here: streams that run ahead, memory a kernel frees before it returns, sparse and quantized layouts.
+// Not here: kernels that run later (copies do), memory a kernel frees before it returns, sparse and quantized layouts.
 
 #include "sim_device.h"
 
@@ -249,6 +249,7 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   OneDevice one(op);
   for (size_t i = 0; i < arguments.size(); ++i) one.see(arguments[i], (*stack)[first + i]);
   const Device device = one.get();
+  sim_streams::catch_up(device);
 
   Call call(device);
   std::optional<at::Generator> source;
@@ -275,8 +276,29 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
     (*stack)[i] = to_device(call, (*stack)[i]);
 }
 
-Tensor copy_from(const Tensor& source, const Tensor& target, bool /*non_blocking*/) {
-  Call call(target.device());
+// The bytes of a tensor as one of the CPU that owns nothing.
+Tensor bare(const Tensor& tensor) {
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+}
+
+// A copy between pinned memory and a device is queued on a stream that is not the default one; every other one is done
+// when it returns. PyTorch's own writer of sharded folders forgets to wait for devices other than the current one.
+Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
+  const Tensor& place = target.is_privateuseone() ? target : source;
+  const Tensor& other = target.is_privateuseone() ? source : target;
+  const bool marked = source.is_conj() || source.is_neg() || source._is_zerotensor();
+  const bool hosted = other.is_cpu() && other.numel() > 0 && sim_streams::pinned().holds(other.data_ptr());
+  if (non_blocking && !marked && hosted && sim_streams::current(place.device()).id() != 0) {
+    const Tensor from = bare(source), to = bare(target);
+    sim_streams::queue_here(place.device()).put([from, to, keep = place.storage()] {
+      const at::NoGradGuard no_grad;
+      to.copy_(from);
+    });
+    return target;
+  }
+  sim_streams::catch_up(place.device());
+  if (other.is_privateuseone()) sim_streams::catch_up(other.device());
+  Call call(place.device());
   call.host(target).copy_(call.host(source));
   return target;
 }
@@ -319,6 +341,7 @@ bool shadows_cpu(const c10::OperatorName& name) {
 
 TORCH_LIBRARY(sim, m) {
   m.def("device_count() -> int", []() -> int64_t { return kDevices; });
+  m.def("waiting() -> int", []() { return sim_streams::waiting(); });
   m.def("default_generator(int index) -> Generator?", [](int64_t i) { return default_generator(DeviceIndex(i)); });
 }
 

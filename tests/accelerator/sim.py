@@ -1,8 +1,11 @@
 """The device module `torch.sim`, with the names and meanings of `torch.cuda`.
 
-It only forwards: devices and memory to `torch.accelerator`, random numbers to the generators of `sim_device.h`.
+It only forwards: devices, streams and memory to `torch.accelerator`, random numbers to the generators of
+`sim_device.h`. `waiting()` is its own: how much is queued on all streams and has not run.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -12,11 +15,14 @@ from torch.accelerator import (
     max_memory_allocated,
     memory_allocated,
     reset_peak_memory_stats,
+    set_stream,
     synchronize,
 )
 from torch.accelerator import set_device_index as set_device
 
 __all__ = [
+    "Event",
+    "Stream",
     "current_device",
     "current_stream",
     "default_generators",
@@ -36,11 +42,15 @@ __all__ = [
     "set_device",
     "set_rng_state",
     "set_rng_state_all",
+    "set_stream",
     "stream",
     "synchronize",
+    "waiting",
 ]
 
 Device: TypeAlias = int | str | torch.device | None
+Stream = torch.Stream
+Event = torch.Event
 
 default_generators: tuple[torch.Generator, ...] = tuple(
     torch.ops.sim.default_generator(index) for index in range(torch.ops.sim.device_count())
@@ -60,9 +70,21 @@ class device(torch.accelerator.device_index):
         super().__init__(_index(device))
 
 
-def stream(stream: torch.Stream) -> torch.Stream:
-    """Context in which `stream` is the current one: the stream itself."""
-    return stream
+@contextmanager
+def stream(stream: torch.Stream) -> Iterator[torch.Stream]:
+    """Context in which `stream` is the current one, and its device the current device."""
+    place, before = current_device(), current_stream(stream.device)
+    set_stream(stream)
+    try:
+        yield stream
+    finally:
+        set_stream(before)
+        set_device(place)
+
+
+def waiting() -> int:
+    """How many copies and waits are queued on all streams of all devices, and have not run."""
+    return int(torch.ops.sim.waiting())
 
 
 def device_count() -> int:

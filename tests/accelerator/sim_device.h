@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include "sim_streams.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -133,7 +135,7 @@ const at::Generator& default_generator(DeviceIndex index) {
   return (*generators)[checked(index)];
 }
 
-// A kernel has finished when it returns: one stream, and events already done.
+// A kernel has finished when it returns, copies of pinned memory run later: see sim_streams.h.
 struct SimGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kSim; }
   Device getDevice() const override { return Device(kSim, current_index); }
@@ -143,16 +145,33 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
     return Device(kSim, std::exchange(current_index, checked(device.index())));
   }
   DeviceIndex deviceCount() const noexcept override { return kDevices; }
-  c10::Stream getStream(Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
-  c10::Stream getNewStream(Device device, int) const override { return getStream(device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return getStream(stream.device()); }
-  void record(void**, const c10::Stream&, DeviceIndex, c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeEvent(void*) const override {}
-  void synchronizeDevice(DeviceIndex) const override {}
+  c10::Stream getStream(Device device) const override { return sim_streams::current(placed(device)); }
+  c10::Stream getDefaultStream(Device device) const override { return c10::Stream(c10::Stream::DEFAULT, placed(device)); }
+  c10::Stream getStreamFromGlobalPool(Device device, bool) const override { return getNewStream(device, 0); }
+  c10::Stream getNewStream(Device device, int) const override { return sim_streams::streams().made(placed(device)); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return sim_streams::exchange(stream); }
+  void destroyEvent(void* event, DeviceIndex) const noexcept override { delete static_cast<sim_streams::Mark*>(event); }
+  void record(void** event, const c10::Stream& stream, DeviceIndex, c10::EventFlag) const override {
+    sim_streams::record(event, stream);
+  }
+  void block(void* event, const c10::Stream& stream) const override { sim_streams::block(event, stream); }
+  bool queryEvent(void* event) const override {
+    auto* mark = static_cast<sim_streams::Mark*>(event);
+    return mark == nullptr || sim_streams::ask(*mark->queue, mark->ticket);
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    auto& queue = sim_streams::streams().queue(stream);
+    return sim_streams::ask(queue, queue.last());
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    auto& queue = sim_streams::streams().queue(stream);
+    queue.run(queue.last());
+  }
+  void synchronizeEvent(void* event) const override { sim_streams::wait(event); }
+  void synchronizeDevice(DeviceIndex index) const override { sim_streams::catch_up_all(checked(index)); }
+
+ private:
+  static Device placed(Device device) { return Device(kSim, checked(device.index())); }
 };
 
 struct SimHooks final : at::PrivateUse1HooksInterface {
@@ -164,7 +183,8 @@ struct SimHooks final : at::PrivateUse1HooksInterface {
   void setCurrentDevice(DeviceIndex index) const override { current_index = checked(index); }
   DeviceIndex exchangeDevice(DeviceIndex index) const override { return std::exchange(current_index, checked(index)); }
   DeviceIndex maybeExchangeDevice(DeviceIndex index) const override { return exchangeDevice(index); }
-  at::Allocator* getPinnedMemoryAllocator() const override { return host_allocator(); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &sim_streams::pinned(); }
+  bool isPinnedPtr(const void* data) const override { return sim_streams::pinned().holds(data); }
   const at::Generator& getDefaultGenerator(DeviceIndex index) const override { return default_generator(index); }
   at::Generator getNewGenerator(DeviceIndex index) const override {
     return at::make_generator<SimGenerator>(checked(index));

@@ -38,7 +38,7 @@ def test_the_backend_is_the_accelerator_of_the_process(sim: ModuleType) -> None:
         torch.empty(0, device="sim:9")
 
 
-def test_copies_between_all_devices() -> None:
+def test_copies_between_all_devices(sim: ModuleType) -> None:
     """A non-contiguous tensor arrives with its values on every other device, also through `copy_`."""
     host = torch.arange(24.0).view(4, 6).t()[::2]
     for source in ("cpu", "sim:0", "sim:1"):
@@ -46,7 +46,9 @@ def test_copies_between_all_devices() -> None:
             moved = host.to(source).to(target, copy=True)
             assert moved.device == torch.device(target)
             assert moved.tolist() == host.tolist()
-            assert moved.to("cpu", non_blocking=True).tolist() == host.tolist()
+            beside = moved.to("cpu", non_blocking=True)
+            sim.synchronize(target if target != "cpu" else None)
+            assert beside.tolist() == host.tolist()
             filled = torch.zeros(3, 8, dtype=torch.float64, device=target)[:, ::2]
             assert filled.copy_(host.to(source)).tolist() == host.tolist()
 

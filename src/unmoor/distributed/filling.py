@@ -11,6 +11,7 @@ import torch
 from unmoor.execute.reading import OpenSpan
 from unmoor.execute.streaming import Streamed, Verify, stream
 from unmoor.live.held import Held
+from unmoor.live.rings import rings_for
 from unmoor.live.sinks import HeldSink
 from unmoor.live.trees import Realizer, quantized
 from unmoor.values.boxes import Box, flat_boxes
@@ -57,6 +58,7 @@ class Filler:
         return stream(
             [copy for copy, _ in rows],
             {copy.slot.id: sink for copy, sink in rows},
+            buffers=rings_for(sink.device for _, sink in rows),
             open_span=self._open_span,
             buffer_bytes=self._buffer_bytes,
             threads=self._threads,

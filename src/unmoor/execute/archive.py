@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from . import crew
 from .checksums import combine, crc32
-from .sinks import Blob
+from .sinks import Blob, Buffers, Ring
 from .zipping import ALIGNMENT, ZIP64_FROM, Member, descriptor, directory, local_header, place
 
 __all__ = [
@@ -96,6 +97,7 @@ def write_archive(
     threads: int,
     buffer_bytes: int,
     progress: Callable[[int], None] | None,
+    buffers: Buffers | None = None,
     zip64_from: int = ZIP64_FROM,
     portable: bool = not HAS_PWRITE,
 ) -> Written:
@@ -103,8 +105,8 @@ def write_archive(
 
     `finish` gets name -> (offset, bytes, CRC-32) of all of them and returns the last records (`torch_trailer`, a
     manifest). `buffer_bytes` bounds all memory besides the records' own. `progress` gets the bytes of record data done
-    since its last call, one call at a time from any thread. The data must not change meanwhile. An existing file is
-    overwritten in place: `commit.publish` makes a save atomic.
+    since its last call, one call at a time from any thread. `buffers` are what the records' devices copy best into. The
+    data must not change meanwhile. An existing file is overwritten in place: `commit.publish` makes a save atomic.
 
     Raises OSError as the system gives it; what is at `path` is then of no use.
     """
@@ -112,6 +114,7 @@ def write_archive(
     text = os.fspath(path)
     with archive_file(text, portable=portable) as file:
         how: dict[str, Any] = {"threads": threads, "buffer_bytes": buffer_bytes, "progress": progress}
+        how["buffers"] = buffers
         written = file.append(records, name=name, finish=finish, zip64_from=zip64_from, **how)
     return Written(text, file.end, time.perf_counter() - begin, written)
 
@@ -147,6 +150,7 @@ class ArchiveFile:
         threads: int,
         buffer_bytes: int,
         progress: Callable[[int], None] | None,
+        buffers: Buffers | None = None,
         zip64_from: int = ZIP64_FROM,
     ) -> dict[str, tuple[int, int, int]]:
         """Append an archive as `write_archive` makes it: name -> (offset in it, bytes, CRC-32) of its records."""
@@ -158,7 +162,7 @@ class ArchiveFile:
                 progress(sum(nbytes for _, nbytes, _ in written.values()))
             return written
         writing = _Writing(self._out, name, zip64_from, crew.Meter(progress))
-        writing.write(records, threads=threads, buffer_bytes=buffer_bytes)
+        writing.write(records, threads=threads, buffer_bytes=buffer_bytes, buffers=buffers)
         writing.write(finish(writing.receipts()), threads=1, buffer_bytes=buffer_bytes)
         self.end += writing.close()
         return writing.receipts()
@@ -278,15 +282,17 @@ class _Writing:
         rows = zip(self.records, self.members, self.crcs, strict=True)
         return {record.name: (member.data, member.nbytes, crc) for record, member, crc in rows}
 
-    def write(self, records: Sequence[Record], *, threads: int, buffer_bytes: int) -> None:
+    def write(
+        self, records: Sequence[Record], *, threads: int, buffer_bytes: int, buffers: Buffers | None = None
+    ) -> None:
         """Append `records` behind those that are there."""
         first = len(self.members)
         sizes = ((f"{self.name}/{record.name}", record.nbytes) for record in records)
         self.members += place(sizes, self.end, zip64_from=self.zip64_from)
         self.records += records
         self.crcs += [0] * len(records)
-        jobs = list(self._jobs(first, crew.share(buffer_bytes, threads)))
-        crew.run(jobs, self._work, threads=threads, buffer_bytes=buffer_bytes)
+        jobs = list(self._jobs(first, crew.share(buffer_bytes, threads, buffers)))
+        crew.run_with_ring(jobs, self._work, threads=threads, buffer_bytes=buffer_bytes, buffers=buffers)
 
     def close(self) -> int:
         """Write the directory; the length of the archive."""
@@ -315,35 +321,34 @@ class _Writing:
         self._missing[index], self._sums[index] = len(parts), {}
         return iter(parts)
 
-    def _work(self, job: _Job, buffer: memoryview) -> None:
+    def _work(self, job: _Job, ring: Ring) -> None:
         if isinstance(job, _Bundle):
-            self._write_bundle(job, buffer)
+            self._write_bundle(job, ring)
         else:
-            self._write_part(job, buffer)
+            self._write_part(job, ring)
 
-    def _write_bundle(self, bundle: _Bundle, buffer: memoryview) -> None:
+    def _write_bundle(self, bundle: _Bundle, ring: Ring) -> None:
+        buffer = ring.take()
         origin = self.members[bundle.first].header
+        for index in range(bundle.first, bundle.last):
+            member = self.members[index]
+            _copy(self.records[index].source, 0, buffer[member.data - origin : member.data_end - origin])
+        ring.settle(buffer)
         for index in range(bundle.first, bundle.last):
             member = self.members[index]
             target = buffer[member.header - origin : member.end - origin]
             lead, tail = member.data - member.header, member.data_end - member.header
-            data = target[lead:tail]
-            _copy(self.records[index].source, 0, data)
-            crc = self.crcs[index] = crc32(data)
+            crc = self.crcs[index] = crc32(target[lead:tail])
             target[:lead] = local_header(member, crc)
             target[tail:] = descriptor(member, crc)
         last = self.members[bundle.last - 1]
         _write_all(self.out, origin, buffer[: last.end - origin])
         self.meter.advance(sum(member.nbytes for member in self.members[bundle.first : bundle.last]))
 
-    def _write_part(self, part: _Part, buffer: memoryview) -> None:
+    def _write_part(self, part: _Part, ring: Ring) -> None:
         member, source = self.members[part.index], self.records[part.index].source
         crc, position = 0, part.start
-        while position < part.end:
-            chunk = _view(source, position, min(CHUNK, part.end - position))
-            if chunk is None:
-                chunk = buffer[: min(CHUNK, part.end - position)]
-                _copy(source, position, chunk)
+        for chunk in _chunks(source, part.start, part.end, ring):
             crc = crc32(chunk, crc)
             _write_all(self.out, member.data + position, chunk)
             position += len(chunk)
@@ -364,6 +369,29 @@ class _Writing:
         member = self.members[part.index]
         _write_all(self.out, member.header, local_header(member, total))
         _write_all(self.out, member.data_end, descriptor(member, total))
+
+
+def _chunks(source: bytes | Blob, start: int, end: int, ring: Ring) -> Iterator[memoryview]:
+    """Bytes `start` to `end` in order. Of what must be fetched, the next chunks are on their way meanwhile."""
+    ahead: deque[memoryview] = deque()
+    for position in range(start, end, CHUNK):
+        nbytes = min(CHUNK, end - position)
+        view = _view(source, position, nbytes)
+        if view is not None or isinstance(source, bytes):
+            yield view
+            continue
+        chunk = ring.take()[:nbytes]
+        source.fetch(position, chunk)
+        ahead.append(chunk)
+        if len(ahead) == ring.slots:
+            yield _settled(ahead.popleft(), ring)
+    while ahead:
+        yield _settled(ahead.popleft(), ring)
+
+
+def _settled(chunk: memoryview, ring: Ring) -> memoryview:
+    ring.settle(chunk)
+    return chunk
 
 
 def _view(source: bytes | Blob, offset: int, nbytes: int) -> memoryview | None:

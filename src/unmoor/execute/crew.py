@@ -1,6 +1,6 @@
-"""Several threads, one list of jobs, one bounded buffer each, one meter.
+"""Several threads, one list of jobs, one ring of bounded buffers each, one meter.
 
-Knows nothing of what the jobs do.
+Knows nothing of what the jobs do, nor of copies between buffers and devices that go on beside them.
 """
 
 from __future__ import annotations
@@ -8,29 +8,74 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Meter", "run", "share"]
+from .sinks import Buffers, Ring
+
+__all__ = ["Meter", "run", "run_with_ring", "share"]
 
 Job = TypeVar("Job")
 _SMALLEST: Final = 64
 
 
-def share(buffer_bytes: int, threads: int) -> int:
-    """The bytes of buffer that each of `threads` threads gets when all together may use `buffer_bytes`.
+class _OneBuffer:
+    """The ring of a thread where no device is concerned."""
 
-    A multiple of 64, so that pieces of a record begin between two numbers.
+    def __init__(self, nbytes: int) -> None:
+        self._buffer = memoryview(mmap.mmap(-1, nbytes))
+
+    def take(self) -> memoryview:
+        return self._buffer
+
+    def settle(self, buffer: memoryview) -> None:
+        """Nothing: what is fetched is there."""
+
+    def close(self) -> None:
+        """Nothing: what was put has arrived."""
+
+
+def share(buffer_bytes: int, threads: int, buffers: Buffers | None = None) -> int:
+    """The bytes of each buffer of `threads` threads, when all together may use `buffer_bytes`.
+
+    A multiple of 64, so that pieces of a record begin between two numbers; where a thread has several buffers a power
+    of two, which is what pinned memory comes in.
     """
-    return max(_SMALLEST, buffer_bytes // max(1, threads) // _SMALLEST * _SMALLEST)
+    if buffers is None:
+        return max(_SMALLEST, buffer_bytes // max(1, threads) // _SMALLEST * _SMALLEST)
+    each = max(_SMALLEST, buffer_bytes // (max(1, threads) * buffers.slots))
+    return 1 << each.bit_length() - 1
 
 
-def run(jobs: Sequence[Job], work: Callable[[Job, memoryview], None], *, threads: int, buffer_bytes: int) -> None:
+def run(
+    jobs: Sequence[Job],
+    work: Callable[[Job, memoryview], None],
+    *,
+    threads: int,
+    buffer_bytes: int,
+    buffers: Buffers | None = None,
+) -> None:
     """Call `work(job, buffer)` for every job, taken in order by `threads` threads; in the calling thread for one.
 
     The first error ends all threads after the job they are at, and is raised. So does an interrupt of the caller.
+    Without `buffers` each thread has one, of the host. Copies out of buffers have ended when this returns or raises.
     """
+    how = {"threads": threads, "buffer_bytes": buffer_bytes}
+    run_with_ring(jobs, lambda job, ring: work(job, ring.take()), buffers=buffers, **how)
+
+
+def run_with_ring(
+    jobs: Sequence[Job],
+    work: Callable[[Job, Ring], None],
+    *,
+    threads: int,
+    buffer_bytes: int,
+    buffers: Buffers | None = None,
+) -> None:
+    """As `run`, calling `work(job, ring)`: it takes as many buffers as it wants from its thread's ring."""
     threads = max(1, min(threads, len(jobs)))
-    crew = _Crew(jobs, work, share(buffer_bytes, threads))
+    crew = _Crew(jobs, work, partial(buffers.ring if buffers else _OneBuffer, share(buffer_bytes, threads, buffers)))
     if threads == 1:
         crew.serve()
     else:
@@ -56,9 +101,9 @@ class Meter:
 
 
 class _Crew(Generic[Job]):
-    def __init__(self, jobs: Sequence[Job], work: Callable[[Job, memoryview], None], buffer_bytes: int) -> None:
+    def __init__(self, jobs: Sequence[Job], work: Callable[[Job, Ring], None], ring: Callable[[], Ring]) -> None:
         self.jobs = iter(jobs)
-        self.work, self.buffer_bytes = work, buffer_bytes
+        self.work, self.ring = work, ring
         self.lock = threading.Lock()
         self.error: BaseException | None = None
 
@@ -71,10 +116,10 @@ class _Crew(Generic[Job]):
             self.error = self.error or error
 
     def serve(self) -> None:
-        buffer = memoryview(mmap.mmap(-1, self.buffer_bytes))
         try:
-            while (job := self.take()) is not None:
-                self.work(job, buffer)
+            with closing(self.ring()) as ring:
+                while (job := self.take()) is not None:
+                    self.work(job, ring)
         except BaseException as error:  # noqa: BLE001 - raised again by run(), in the caller's thread
             self.stop(error)
 

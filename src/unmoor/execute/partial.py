@@ -41,7 +41,7 @@ def _jobs(block: Block, taker: Run | Scatter, limit: int) -> Iterator[Piece | Ga
 
 def _gathers(block: Block, scatter: Scatter, limit: int) -> Iterator[Gather]:
     """The runs of a scatter's elements, in windows that fit into `limit` bytes of buffer."""
-    node, whole, size = scatter.cut.node, scatter.window, scatter.itemsize
+    node, whole, size = scatter.node, scatter.window, scatter.itemsize
     strand = strand_of(node)
     inner = [axis for axis in range(len(node.shape)) if axis not in strand.outer]
     for tile in tiles(whole.shape, strand.stride, 0, limit // size):

@@ -80,10 +80,12 @@ class Reading:
         else:
             read_into(reader, batch.offset, data)
             for block in batch.blocks:
-                start = block.span.offset - batch.offset
-                part = data[start : start + block.span.nbytes]
-                if self._wants(block):
-                    self._hold(block, crc32(part))
+                span = block.span
+                part = data[span.offset - batch.offset : span.offset - batch.offset + span.nbytes]
+                saved = block.storage.crc32 if self._checked else None
+                crc = None if saved is None else crc32(part)
+                if crc is not None and crc != saved:
+                    self._bad(block, crc)
                 self._deliver_whole(block, part)
         self._advance(sum(block.span.nbytes for block in batch.blocks))
 
@@ -150,7 +152,7 @@ class Reading:
 
     def _deliver_whole(self, block: Block, data: memoryview) -> None:
         for taker in block.takers:
-            if isinstance(taker, Run):
+            if type(taker) is Run:
                 self._take(taker, 0, data)
             else:
                 self._accept(taker, taker.window, data)

@@ -22,15 +22,25 @@ __all__ = ["schedule", "threads_for"]
 
 #: Storages and segments below this are read together with their neighbours: a copy costs less than a call.
 SMALL: Final = 128 << 10
+#: Storages of fewer bytes than this on average are tiny, where there are at least so many.
+TINY: Final = 16 << 10
+MANY: Final = 256
 #: Bytes of one read of neighbours: they are summed and copied while still in the cache.
 TOGETHER: Final = 1 << 20
 #: Neighbours may stand this far apart (the headers between them are read and dropped).
 GAP: Final = 4 << 10
 
 
-def threads_for(blocks: Iterable[Block], threads: int) -> int:
-    """How many threads to read with: one where data is deflated, which can only be read from its beginning on."""
-    return 1 if any(deflated(block.span.file) for block in blocks) else threads
+def threads_for(blocks: Sequence[Block], threads: int) -> int:
+    """How many threads to read with.
+
+    One where data is deflated, which can only be read from its beginning on; and for many tiny storages: handing each
+    to its tensor takes longer than its bytes, and only one thread at a time can do that.
+    """
+    if any(map(deflated, {block.span.file for block in blocks})):
+        return 1
+    many_tiny = len(blocks) >= MANY and sum(block.span.nbytes for block in blocks) < len(blocks) * TINY
+    return 1 if many_tiny else threads
 
 
 def schedule(blocks: Sequence[Block], *, buffer_bytes: int, checked: bool) -> list[Job]:
@@ -64,9 +74,9 @@ def _read_whole(block: Block) -> bool:
 
 
 def _together(near: list[Block], block: Block, limit: int) -> bool:
-    first, last = near[0].span, near[-1].span
-    apart = block.span.offset - last.end
-    return block.span.file == first.file and 0 <= apart <= GAP and block.span.end - first.offset <= limit
+    first, last, span = near[0].span, near[-1].span, block.span
+    apart = span.offset - last.offset - last.nbytes
+    return 0 <= apart <= GAP and span.offset + span.nbytes - first.offset <= limit and span.file == first.file
 
 
 def _flush(near: list[Block], jobs: list[Job]) -> None:

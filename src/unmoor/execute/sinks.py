@@ -1,4 +1,4 @@
-"""The two abstract ends of execution: what takes tensor data, and what gives it.
+"""The abstract ends of execution: what takes tensor data, what gives it, and the buffers that are between.
 
 `live` implements both with torch, tests with plain bytearrays. Must not know torch.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Blob", "Parts", "Sink", "Window"]
+__all__ = ["Blob", "Buffers", "Parts", "Ring", "Sink", "Window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,16 @@ class Sink(Parts, Protocol):
         """The whole memory as `nbytes` writable bytes in storage order, None where it is on a device or not dense."""
 
     def put(self, offset: int, data: memoryview) -> None:
-        """Take `data` at byte `offset` of the memory in storage order. The caller reuses `data` after the return.
+        """Take `data` at byte `offset` of the memory in storage order.
 
-        Called only for dense slots, with bytes of the slot's own dtype.
+        Called only for dense slots, with bytes of the slot's own dtype. The caller reuses `data` after the return; if
+        it is a buffer of the calling thread's `Ring`, when the ring gives it again.
         """
 
     def accept(self, window: Window, data: memoryview) -> None:
         """Take the elements of `window` out of `data`, converted to the slot's dtype and layout.
 
-        `data` need not be aligned to the element size. The caller reuses it after the return.
+        `data` need not be aligned to the element size. The caller reuses it as after `put`.
         """
 
 
@@ -70,4 +71,31 @@ class Blob(Protocol):
         """Bytes `offset` to `offset + nbytes` where they lie, None where they must be fetched."""
 
     def fetch(self, offset: int, target: memoryview) -> None:
-        """Copy the bytes from `offset` on into the whole of `target`."""
+        """Copy the bytes from `offset` on into the whole of `target`.
+
+        Into a buffer of the calling thread's `Ring` the copy may go on after the return, until the ring settles it.
+        """
+
+
+class Ring(Protocol):
+    """The buffers of one thread, in turn. Sinks and blobs that it calls may still be at earlier ones."""
+
+    def take(self) -> memoryview:
+        """The next buffer, when nothing copies out of it or into it any more."""
+
+    def settle(self, buffer: memoryview) -> None:
+        """Return when what was fetched into `buffer`, or a part of one, is there."""
+
+    def close(self) -> None:
+        """Return when all copies have ended, after an error too. The buffers are gone then."""
+
+
+class Buffers(Protocol):
+    """Where the threads of one stream of bytes get their buffers, each thread `slots` of them."""
+
+    @property
+    def slots(self) -> int:
+        """How many buffers a ring has."""
+
+    def ring(self, nbytes: int) -> Ring:
+        """The ring of the calling thread, of buffers of `nbytes` each."""

@@ -19,7 +19,7 @@ from . import crew
 from .preflight import refuse_cut_short, refuse_impossible, waves_of
 from .reading import OpenSpan, Reading
 from .schedule import schedule, threads_for
-from .sinks import Parts
+from .sinks import Buffers, Parts
 from .takers import Batch, Block, Job, blocks_of, bytes_of
 from .together import Part
 from .verify import check, corrupt, fault_of
@@ -54,6 +54,7 @@ def stream(
     threads: int,
     verify: Verify,
     progress: Callable[[int], None] | None,
+    buffers: Buffers | None = None,
 ) -> Streamed:
     """Fill the slots of `copies` with the stored values.
 
@@ -62,7 +63,7 @@ def stream(
     when the last byte of its storage has been read; "first": all storages are read and checked before anything is
     delivered, and once more on the way; "none": no checksum is computed. `progress` gets the bytes done since its
     last call, `stored_bytes(copies, verify=verify)` in all, one call at a time from any thread. Of copies into the
-    same memory (`Slot.alias`) the last wins.
+    same memory (`Slot.alias`) the last wins. `buffers` are what the sinks' devices copy best from.
 
     Raises MismatchError, with nothing changed, for copies that cannot be carried out; CorruptFile for a wrong checksum
     or a file cut short, and RestoreError for a sink or a disk that failed, both with the slots written to so far in
@@ -82,7 +83,8 @@ def stream(
         if verify == "first":
             _check_first(blocks, open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, meter=meter)
         for wave in waves:
-            jobs = schedule(wave, buffer_bytes=crew.share(buffer_bytes, threads), checked=verify != "none")
+            share = crew.share(buffer_bytes, threads, buffers)
+            jobs = schedule(wave, buffer_bytes=share, checked=verify != "none")
             nbytes += _in_part(jobs)
             reading = Reading(
                 jobs,
@@ -92,10 +94,11 @@ def stream(
                 advance=meter.advance,
                 touched=touched,
             )
-            crew.run(jobs, reading.read, threads=threads, buffer_bytes=buffer_bytes)
+            crew.run(jobs, reading.read, threads=threads, buffer_bytes=buffer_bytes, buffers=buffers)
             parts += reading.parts
     if progress is not None:
-        meter.advance(stored_bytes(copies, verify=verify) - meter.total)
+        due = sum(block.wanted for wave in waves for block in wave)
+        meter.advance(due + (_whole_bytes(copies) if verify == "first" else 0) - meter.total)
     whole = [block for block in blocks if not block.in_part]
     vouched = sum(verify != "none" and block.storage.crc32 is not None for block in whole)
     seconds = time.perf_counter() - begin

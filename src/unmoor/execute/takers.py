@@ -13,7 +13,7 @@ from math import prod
 from typing import cast
 
 from unmoor.values.dtypes import dtype_bytes
-from unmoor.values.nodes import Span, Storage
+from unmoor.values.nodes import Span, Storage, TensorNode
 from unmoor.values.plan import Copy
 
 from .cuts import Cut, covered, cuts_of, nbytes_of
@@ -23,14 +23,18 @@ from .tiling import is_dense, same_layout
 __all__ = ["Batch", "Block", "Gather", "Job", "Piece", "Run", "Scatter", "blocks_of", "bytes_of", "place_of"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Run:
-    """Bytes `start` to `end` of a storage, laid out in the file as in the slot. `place` is what to call the tensor."""
+    """Bytes `start` to `end` of a storage, laid out in the file as in the slot. `place` is what to call the tensor.
+
+    `node` are the elements; `part` tells that they are not all of what was stored as a tensor.
+    """
 
     place: str
     slot: str
     sink: Sink
-    cut: Cut
+    node: TensorNode
+    part: bool
     start: int
     end: int
 
@@ -43,22 +47,26 @@ class Run:
 
     def take(self, start: int, data: memoryview) -> None:
         """Store what is this run's of `data`, which begins at byte `start` of the storage."""
-        first, last = max(start, self.start), min(start + len(data), self.end)
-        part, memory = data[first - start : last - start], self.memory()
+        first, last = start, start + len(data)
+        if first != self.start or last != self.end:
+            first, last = max(first, self.start), min(last, self.end)
+            data = data[first - start : last - start]
+        memory = self.memory()
         if memory is None:
-            self.sink.put(first - self.start, part)
+            self.sink.put(first - self.start, data)
         else:
-            memory[first - self.start : last - self.start] = part
+            memory[first - self.start : last - self.start] = data
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Scatter:
     """Elements of a storage that the slot holds in another order, dtype or byte order."""
 
     place: str
     slot: str
     sink: Sink
-    cut: Cut
+    node: TensorNode
+    part: bool
     window: Window
     itemsize: int
 
@@ -90,6 +98,11 @@ class Block:
     def scatters(self) -> list[Scatter]:
         """What is not."""
         return [taker for taker in self.takers if isinstance(taker, Scatter)]
+
+    @property
+    def wanted(self) -> int:
+        """The bytes that are read of it; in part as often as they are wanted."""
+        return sum(nbytes_of(taker.node) for taker in self.takers) if self.in_part else self.span.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,27 +165,30 @@ class Gather:
 
 Job = Batch | Piece | Gather
 
+_Part = tuple[TensorNode, bool, Sink, tuple[int, ...] | None]
+
 
 def blocks_of(copies: Iterable[Copy], sinks: Mapping[str, Parts]) -> list[Block]:
     """Copies grouped by the storage they read, in file order. Copies without elements are left out."""
     blocks: dict[int, Block] = {}
     for copy in copies:
-        for cut, sink, dense, stride in _parts(copy, sinks):
-            storage = cut.node.storage
-            if storage is None or storage.span is None or 0 in cut.node.shape:
+        for node, part, sink, stride in _parts(copy, sinks):
+            storage = node.storage
+            if storage is None or storage.span is None or 0 in node.shape:
                 continue
             block = blocks.get(id(storage))
             if block is None:
                 block = blocks[id(storage)] = Block(storage, storage.span)
-            block.takers.append(_taker(copy, cut, storage.byteorder, sink, stride if dense else None))
+            block.takers.append(_taker(copy, node, part, storage.byteorder, sink, stride))
+            block.in_part |= part
     for block in blocks.values():
-        block.in_part = in_part([taker.cut for taker in block.takers], block.span.nbytes)
+        block.in_part = block.in_part and in_part(block.takers, block.span.nbytes)
     return sorted(blocks.values(), key=lambda block: (block.span.file, block.span.offset))
 
 
-def in_part(cuts: Sequence[Cut], nbytes: int) -> bool:
+def in_part(wanted: Sequence[Run | Scatter | Cut], nbytes: int) -> bool:
     """Whether a storage is read in part: this rank wants parts of its tensors, which leave some of its bytes out."""
-    return any(cut.part for cut in cuts) and not covered([cut.node for cut in cuts], nbytes)
+    return any(one.part for one in wanted) and not covered([one.node for one in wanted], nbytes)
 
 
 def bytes_of(copies: Iterable[Copy]) -> int:
@@ -195,30 +211,39 @@ def place_of(copy: Copy) -> str:
     return copy.path or copy.name or copy.slot.id
 
 
-def _parts(copy: Copy, sinks: Mapping[str, Parts]) -> Iterator[tuple[Cut, Sink, bool, tuple[int, ...]]]:
-    """The cuts of a copy, the memory of each, whether that is dense, and its strides."""
-    slot, sink = copy.slot, sinks[copy.slot.id]
+def _parts(copy: Copy, sinks: Mapping[str, Parts]) -> Iterable[_Part]:
+    """What a copy wants: elements that lie in one storage, whether they are a part, their memory, and its strides."""
+    slot, sink, storage = copy.slot, sinks[copy.slot.id], copy.node.storage
+    if slot.boxes is None and (storage is None or not storage.chunks):
+        whole = cast("Sink", sink)  # a slot without boxes has memory of its own
+        return ((copy.node, False, whole, slot.stride if slot.dense else None),)
+    return _cut_parts(copy, sink)
+
+
+def _cut_parts(copy: Copy, sink: Parts) -> Iterator[_Part]:
+    slot = copy.slot
     boxes = {box: sink.part(box.start, box.sizes) for box in slot.boxes or ()}
     for cut in cuts_of(copy):
         shape = cut.node.shape
-        if cut.box is not None:
+        if cut.box is None:
+            stride = slot.stride if is_dense(shape, slot.stride) else None
+            yield cut.node, cut.part, sink.part(cut.start, shape), stride
+        else:
             box = boxes[cut.box]
             own = box if shape == cut.box.sizes else box.part(cut.start, shape)
-            yield cut, own, own.dense, own.stride
-        elif copy.node.storage is None or not copy.node.storage.chunks:
-            yield cut, cast("Sink", sink), slot.dense, slot.stride  # a slot without boxes has memory of its own
-        else:
-            yield cut, sink.part(cut.start, shape), is_dense(shape, slot.stride), slot.stride
+            yield cut.node, cut.part, own, own.stride if own.dense else None
 
 
-def _taker(copy: Copy, cut: Cut, byteorder: str, sink: Sink, stride: tuple[int, ...] | None) -> Run | Scatter:
-    """What takes a cut into memory of `stride`, which is None where it has gaps."""
-    node, slot, place = cut.node, copy.slot.id, place_of(copy)
+def _taker(
+    copy: Copy, node: TensorNode, part: bool, byteorder: str, sink: Sink, stride: tuple[int, ...] | None
+) -> Run | Scatter:
+    """What takes elements into memory of `stride`, which is None where it has gaps."""
+    slot, place = copy.slot.id, place_of(copy)
     itemsize = dtype_bytes(node.dtype)
     as_stored = node.dtype == copy.slot.dtype and not node.bits and (byteorder == sys.byteorder or itemsize == 1)
     if stride is not None and as_stored and same_layout(node.shape, node.stride, stride):
         start = node.offset * itemsize
-        return Run(place, slot, sink, cut, start, start + node.numel * itemsize)
+        return Run(place, slot, sink, node, part, start, start + prod(node.shape) * itemsize)
     zeros = (0,) * len(node.shape)
     window = Window(zeros, node.shape, node.stride, node.offset, node.dtype, byteorder, node.bits)
-    return Scatter(place, slot, sink, cut, window, itemsize)
+    return Scatter(place, slot, sink, node, part, window, itemsize)

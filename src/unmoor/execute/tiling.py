@@ -34,7 +34,10 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
     """
     if 0 in shape:
         return 0
-    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    reach = 1
+    for size, step in zip(shape, stride, strict=True):
+        reach += (size - 1) * step
+    return reach
 
 
 def same_layout(shape: Sequence[int], stride_a: Sequence[int], stride_b: Sequence[int]) -> bool:

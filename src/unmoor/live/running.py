@@ -45,7 +45,10 @@ class Run:
         self._undo: list[tuple[Any, Callable[[], Any], Callable[[], Any] | None]] = []
 
     def move(self, steps: Iterable[MoveModule]) -> None:
-        """Move modules to their devices, then look at their tensors again."""
+        """Move modules to their devices, then look again at the tensors of what was moved, or loaded before."""
+        steps = tuple(steps)
+        if not steps and not self._undo:
+            return
         for step in steps:
             item = self._handles.modules.get(step.label, self._handles.objects.get(step.label))
             if isinstance(item, nn.Module):
@@ -60,11 +63,11 @@ class Run:
         found: dict[str, TensorSink | HeldSink] = {}
         for step in copies:
             slot = step.slot
-            if slot.make and slot.id not in self._made:
+            tensor = self._made.get(slot.id) if slot.make else self._lookup[slot.id]
+            if tensor is None:
                 seat = _owner(slot.id, seats) if slot.boxes is not None else None
-                own = fresh(seat, dtype_of(slot.dtype), torch.device(slot.device)) if seat else _allocate(slot)
-                self._made[slot.id] = own
-            tensor = self._made[slot.id] if slot.make else self._lookup[slot.id]
+                own = fresh(seat, dtype_of(slot.dtype), torch.device(slot.device)) if seat else allocate(slot)
+                tensor = self._made[slot.id] = own
             found[slot.id] = sink_of(tensor, dense=slot.dense)
         return found
 
@@ -99,6 +102,8 @@ class Run:
 
     def value(self, tree: Any) -> Any:
         """A plan's inert tree as live values, its Slots as the tensors that arrived."""
+        if type(tree) is Slot and not tree.array:  # what most are, as the Realizer makes it
+            return self._lookup[tree.id]
         return Realizer(slots=self._lookup)(tree)
 
     def extra_states(self, steps: Iterable[LoadState]) -> None:
@@ -239,15 +244,6 @@ class _Lookup(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len({**self._handles.tensors(), **self._made})
-
-
-def _allocate(slot: Slot) -> torch.Tensor | Held:
-    """Memory of its own for a slot: all of it, or its boxes."""
-    if slot.boxes is None:
-        return allocate(slot)
-    dtype, device = dtype_of(slot.dtype), torch.device(slot.device)
-    parts = tuple((box, torch.empty(box.sizes, dtype=dtype, device=device)) for box in slot.boxes)
-    return Held(torch.Size(slot.shape), dtype, device, parts)
 
 
 def _owner(identity: str, seats: Mapping[str, Seat]) -> Seat | None:

@@ -285,12 +285,13 @@ def gather(optimizer: Optimizer, entries: Mapping[int, Mapping[str, Any]]) -> di
     everyone = [seat for group in optimizer.param_groups for seat in group_seats(group)]
     made: dict[torch.Tensor, dict[str, Any]] = {}
     parts: dict[torch.Tensor, list[tuple[Piece, Mapping[str, Any]]]] = {}
+    present = stepping(optimizer).state
     for position, entry in entries.items():
         seat = everyone[position]
         if seat.piece is not None:
             parts.setdefault(seat.owner, []).append((seat.piece, entry))
         elif seat.window is None or seat.owner.numel():  # FSDP steps no parameter of which a rank has nothing
-            existing = stepping(optimizer).state.get(seat.owner, {})
+            existing = present.get(seat.owner, {})
             made[seat.owner] = {key: _own_form(seat, value, existing.get(key)) for key, value in entry.items()}
     return made | {flat: joined(flat, found) for flat, found in parts.items()}
 
@@ -298,6 +299,8 @@ def gather(optimizer: Optimizer, entries: Mapping[int, Mapping[str, Any]]) -> di
 def _own_form(seat: Seat, value: Any, existing: Any) -> Any:
     """A state tensor in the form of its parameter; counters stay plain tensors, as optimizers make them."""
     param: Any = seat.owner
+    if existing is None and type(value) is torch.Tensor and not is_shared_out(param):  # what most are
+        return value
     local = local_of(value)
     if not isinstance(local, torch.Tensor) or not (isinstance(value, Held) or local.dim()):
         return local

@@ -6,7 +6,6 @@ reference to the executor's buffer.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -15,40 +14,51 @@ from unmoor.values.boxes import Box
 
 from .held import Held
 from .modules import is_dense
+from .pinned import host_memory
+from .rings import convert, put
 
 __all__ = ["HeldSink", "TensorSink", "host_memory", "sink_of"]
 
 
-def host_memory(tensor: torch.Tensor, nbytes: int) -> memoryview:
-    """Writable bytes of a CPU tensor's memory, from its first element on."""
-    array = (ctypes.c_ubyte * nbytes).from_address(tensor.data_ptr())
-    return memoryview(array).cast("B")
-
-
 class TensorSink:
-    """Puts stored bytes into one strided tensor on any device."""
+    """Puts stored bytes into one strided tensor on any device.
+
+    There is one for every tensor: what most of them are never asked for is made when it is.
+    """
+
+    __slots__ = ("_own", "dense")
 
     def __init__(self, tensor: torch.Tensor, *, dense: bool) -> None:
-        self._tensor = tensor.detach()
+        self._own = tensor
         self.dense = dense
-        self.stride = tuple(tensor.stride())
-        self._host = tensor.device.type == "cpu"
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """The strides of the tensor, in elements."""
+        return tuple(self._own.stride())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensor is."""
+        return self._own.device
+
+    @property
+    def _tensor(self) -> torch.Tensor:
+        return self._own.detach()
 
     def direct(self, nbytes: int) -> memoryview | None:
         """The tensor's memory as bytes in storage order; None where it is on a device or has gaps."""
-        if not (self._host and self.dense) or nbytes == 0:
+        if not self.dense or nbytes == 0 or not self._own.is_cpu:
             return None
-        return host_memory(self._tensor, nbytes)
+        return host_memory(self._own, nbytes)
 
     def put(self, offset: int, data: memoryview) -> None:
         """Take bytes at byte `offset` of a dense tensor, in storage order."""
-        flat = self._bytes()
-        flat[offset : offset + len(data)].copy_(torch.frombuffer(data, dtype=torch.uint8))
+        put(self._bytes()[offset : offset + len(data)], data)
 
     def accept(self, window: Any, data: memoryview) -> None:
         """Take the elements that `window` describes, converting dtype and layout on the way."""
-        source = _strided(window, data)
-        _box(self._tensor, window.start, window.shape).copy_(source)
+        convert(_box(self._tensor, window.start, window.shape), _strided(window, data))
 
     def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> TensorSink:
         """A box of the tensor as a sink of its own."""
@@ -65,7 +75,7 @@ class HeldSink:
     """The boxes of a tensor that this process holds, each a sink of its own. There is no memory of the whole."""
 
     def __init__(self, held: Held) -> None:
-        self._parts = dict(held.parts)
+        self._parts, self.device = dict(held.parts), held.device
 
     def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> TensorSink:
         """The memory of one box."""

@@ -11,12 +11,14 @@ from typing import Any
 
 from .finding import Finding
 from .nodes import Chunk, Span, Storage, TensorNode, deflated
+from .quick import quickly_made
 from .ranks import RANKS, ranks_recorded, saved_world
 from .text import count, format_bytes, key_text
 
 __all__ = ["Catalog", "Part", "TensorEntry"]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorEntry:
     """One tensor at one place of the tree.

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from .quick import quickly_made
+
 __all__ = [
     "Chunk",
     "CompositeTensor",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Span:
     """Where bytes lie: `nbytes` bytes from `offset` in `file` ("" is the described file itself).
@@ -62,6 +65,7 @@ def deflated(file: str) -> tuple[str, int, int, int] | None:
     return name, offset, stored, nbytes
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Storage:
     """One run of tensor data that one or more tensors look into.
@@ -91,6 +95,7 @@ class Storage:
         return tuple(chunk.node.storage for chunk in self.chunks if chunk.node.storage is not None)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """A box of a tensor: the values of `node` are `tensor[start : start + node.shape]`, dimension by dimension."""
@@ -99,6 +104,7 @@ class Chunk:
     node: TensorNode
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorNode:
     """A strided tensor as pickled: a window of `shape` and `stride` (elements) from element `offset` of a storage.

@@ -11,6 +11,7 @@ from typing import Any
 
 from .finding import Finding
 from .nodes import TensorNode
+from .quick import quickly_made
 from .target import Slot
 
 __all__ = [
@@ -36,6 +37,7 @@ class MoveModule:
     source: str = ""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class Copy:
     """Fill `slot` with the values of a stored tensor. `label` and `name` say whose it is, `path` where it stands."""
@@ -113,6 +115,7 @@ class SetRng:
 Step = MoveModule | Copy | SetOptimizer | LoadState | LoadSchedule | AdvanceSchedule | SetRng
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Change:
     """One thing that differs between file and live run: where, what was saved, what it becomes."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from .boxes import Box
 from .positions import Position
+from .quick import quickly_made
 
 __all__ = [
     "Slot",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Memory that tensor data goes into, by a name that is unique in one run.
@@ -76,6 +78,7 @@ class TargetModule:
     unsaved_meta: tuple[str, ...] = ()
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class TargetParam:
     """One parameter of an optimizer. `name` is canonical, "" where no module that was passed holds it.

@@ -16,6 +16,7 @@ from unmoor.errors import CorruptFile, MismatchError, RestoreError
 from unmoor.execute.reading import OpenSpan
 from unmoor.execute.streaming import Streamed, Verify, stream
 from unmoor.execute.together import Part
+from unmoor.live.rings import rings_for
 from unmoor.live.running import Run
 from unmoor.live.survey import Handles
 from unmoor.report.restore import report_text
@@ -120,9 +121,11 @@ class Carrying:
         return replace(unchecked, text=report_text(unchecked))
 
     def _fill(self, batch: Sequence[Copy]) -> Streamed:
+        sinks = self._run.sinks(batch)
         return stream(
             batch,
-            self._run.sinks(batch),
+            sinks,
+            buffers=rings_for(sink.device for sink in sinks.values()),
             open_span=self._open_span,
             verify="none" if self._verify == "none" else "stream",
             **self._how,

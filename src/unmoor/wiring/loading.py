@@ -12,6 +12,7 @@ from unmoor.execute.streaming import Verify, stream
 from unmoor.filing import open_reader, path_text, read
 from unmoor.live import devices
 from unmoor.live.loading import LiveStorages, refuse_other_order
+from unmoor.live.rings import rings_for
 from unmoor.live.trees import Realizer
 from unmoor.live.trusted import Unpickler, trusted_names
 from unmoor.plan.byteorder import swap_units
@@ -49,9 +50,11 @@ def load_tree(
     storages = LiveStorages(catalog.storages, placed, swap_units(catalog))
     copies = storages.copies(_names(catalog))
     with open_spans(catalog.path) as open_span:
+        sinks = storages.sinks()
         stream(
             copies,
-            storages.sinks(),
+            sinks,
+            buffers=rings_for(sink.device for sink in sinks.values()),
             open_span=open_span,
             buffer_bytes=buffer_bytes,
             threads=threads,

@@ -83,6 +83,7 @@ def _check(asked: Asked) -> None:
         )
 
 
+@collector_paused()
 def prepare(path: str, asked: Asked, catalog: Catalog | None = None) -> tuple[Plan, Handles]:
     """The plan for what was asked, and the live objects behind it. Changes nothing.
 
@@ -110,8 +111,7 @@ def _plan(catalog: Catalog, asked: Asked, place: tuple[int, int] | None = None) 
         extras=mapping,
     )
     try:
-        with collector_paused():
-            made = plan_restore(catalog, target, policy)
+        made = plan_restore(catalog, target, policy)
     except KindError as error:
         error.add_details(*likeness(catalog, target, error.wanted))
         raise with_neighbours(error, catalog.path) from None
@@ -130,6 +130,7 @@ def _patterns(word: str, value: Any) -> tuple[str, ...] | None:
     return found
 
 
+@collector_paused()
 def restore_path(
     path: str,
     asked: Asked,

@@ -1,0 +1,223 @@
+"""Python's pickler, taught the few opcodes by which torch.save writes a tensor.
+
+Nearly all of a checkpoint are tensors in dictionaries under names. Their opcodes are written from templates, one for
+all tensors of one shape; what is left goes the way of Python's own pickler. The opcodes are those of torch's writer
+(protocol 2, persistent ids for storages), without memo entries that nothing refers to.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import islice
+from struct import Struct
+from typing import Any, Final
+
+import torch
+from torch.serialization import location_tag
+
+from .windows import Range, Windows
+
+__all__ = ["TreePickler"]
+
+_BATCH: Final = 1000
+_UINT32: Final = Struct("<I")
+
+
+class TreePickler(pickle._Pickler):
+    """Pickles one tree whose tensors `windows` has seen. `used` are the storages met, in the order of their keys."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._pieces: list[bytes] = []
+        super().__init__(_Sink(self._pieces), protocol=2)
+        self.write = self._pieces.append
+        self._windows = windows
+        self._heads: dict[Any, tuple[bytes, bytes]] = {}
+        self._tails: dict[Any, bytes] = {}
+        self._texts: dict[str, str] = {}
+        self.used: list[Range] = []
+
+    def pickled(self, tree: Any) -> bytes:
+        """The pickle of `tree`."""
+        self.dump(tree)
+        return b"".join(self._pieces)
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:  # noqa: FBT001, FBT002 - Python's own signature
+        """Write one object, or a reference to it."""
+        known = self.memo.get(id(obj))
+        if known is not None:
+            self.write(self.get(known[0]))
+            return
+        own = _OWN.get(type(obj))
+        if own is None:
+            super().save(obj, save_persistent_id)
+        else:
+            own(self, obj)
+
+    def _mapping(self, obj: Any) -> None:
+        """A dict or an OrderedDict. Python's way needs half as many calls again for each level."""
+        save, write, state = self.save, self.write, None
+        if type(obj) is dict:
+            write(pickle.EMPTY_DICT)
+        else:
+            state = obj.__reduce__()[2]
+            save(OrderedDict)
+            write(pickle.EMPTY_TUPLE + pickle.REDUCE)
+        self.memoize(obj)
+        for batch in _batches(obj.items()):
+            if len(batch) > 1:
+                write(pickle.MARK)
+            for key, item in batch:
+                save(key)
+                save(item)
+            write(pickle.SETITEMS if len(batch) > 1 else pickle.SETITEM)
+        if state is not None:
+            save(state)
+            write(pickle.BUILD)
+
+    def _list(self, obj: list[Any]) -> None:
+        save, write = self.save, self.write
+        write(pickle.EMPTY_LIST)
+        self.memoize(obj)
+        for batch in _batches(obj):
+            if len(batch) > 1:
+                write(pickle.MARK)
+            for item in batch:
+                save(item)
+            write(pickle.APPENDS if len(batch) > 1 else pickle.APPEND)
+
+    def _tensor(self, tensor: torch.Tensor) -> None:
+        """A plain tensor by its window into the written range; any other as torch does."""
+        window = self._windows.of(tensor)
+        if window is None:
+            super().save(tensor)
+            return
+        entry, offset, shape, stride, dtype = window
+        self._use(entry)
+        nbytes, itemsize = entry.end - entry.start, dtype.itemsize
+        offset -= entry.start // itemsize
+        if 0 in shape:
+            offset = max(0, min(offset, nbytes // itemsize))
+        kind = None if entry.mixed or nbytes % itemsize else _storage_class(dtype)
+        head, place = self._head(kind, entry.location)
+        numel = nbytes // itemsize if kind is not None else nbytes
+        tail = self._tail(shape, stride, tensor.requires_grad, None if kind is not None else dtype)
+        index = len(self.memo)
+        self.memo[id(tensor)] = index, tensor
+        parts = (head, _text(entry.key), place, _number(numel), _STORED, _number(offset), tail, self.put(index))
+        self.write(b"".join(parts))
+
+    def _head(self, kind: Any, location: str) -> tuple[bytes, bytes]:
+        """The opcodes before the key of a storage, and those between the key and the number of its elements."""
+        known = self._heads.get((kind, location))
+        if known is not None:
+            return known
+        rebuild = torch._utils._rebuild_tensor_v3 if kind is None else torch._utils._rebuild_tensor_v2
+        objects = (rebuild, _MARK, _MARK, "storage", torch.UntypedStorage if kind is None else kind)
+        first = self._opcodes(objects), self._opcodes((location,))
+        self._heads[kind, location] = self._opcodes(objects), self._opcodes((location,))
+        return first
+
+    def _tail(self, shape: Any, stride: Any, requires_grad: bool, dtype: torch.dtype | None) -> bytes:  # noqa: FBT001 - a field of the tensor
+        """The opcodes behind the offset of a tensor, up to the call that rebuilds it."""
+        known = self._tails.get((shape, stride, requires_grad, dtype))
+        if known is not None:
+            return known
+        objects = (shape, stride, requires_grad, OrderedDict, _NO_HOOKS, *(() if dtype is None else (dtype,)), _CALLED)
+        first = self._opcodes(objects)
+        self._tails[shape, stride, requires_grad, dtype] = self._opcodes(objects)
+        return first
+
+    def _opcodes(self, objects: Any) -> bytes:
+        """Objects, and opcodes between them, as they are written now: the second time by reference."""
+        pieces: list[bytes] = []
+        before, self.write = self.write, pieces.append
+        try:
+            for item in objects:
+                if type(item) is _Opcodes:
+                    self.write(item)
+                else:
+                    self.save(item)
+        finally:
+            self.write = before
+        return b"".join(pieces)
+
+    def _typed(self, storage: Any) -> None:
+        kind = _storage_class(storage.dtype)
+        self._whole(storage._untyped_storage, kind, storage.dtype.itemsize)
+
+    def _untyped(self, storage: torch.UntypedStorage) -> None:
+        self._whole(storage, torch.UntypedStorage, 1)
+
+    def _whole(self, storage: torch.UntypedStorage, kind: Any, itemsize: int) -> None:
+        """A storage by itself, as torch's own way of pickling has it."""
+        entry = self._windows.whole(storage)
+        self._use(entry)
+        self.save_pers(("storage", kind, entry.key, entry.location, entry.nbytes // itemsize))
+
+    def _use(self, entry: Range) -> None:
+        """Give a storage its key where it is met first."""
+        if not entry.location:
+            entry.key = str(len(self.used))
+            where = location_tag(entry.storage)
+            entry.location = self._texts.setdefault(where, where)
+            self.used.append(entry)
+
+
+class _Sink:
+    """What Python's pickler asks for: something with a `write`."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.write = pieces.append
+
+
+class _Opcodes(bytes):
+    """Opcodes among objects."""
+
+    __slots__ = ()
+
+
+_MARK: Final = _Opcodes(pickle.MARK)
+_NO_HOOKS: Final = _Opcodes(pickle.EMPTY_TUPLE + pickle.REDUCE)
+_CALLED: Final = _Opcodes(pickle.TUPLE + pickle.REDUCE)
+_STORED: Final = pickle.TUPLE + pickle.BINPERSID
+
+_OWN: Final[dict[Any, Callable[[Any, Any], None]]] = {
+    dict: TreePickler._mapping,
+    OrderedDict: TreePickler._mapping,
+    list: TreePickler._list,
+    torch.Tensor: TreePickler._tensor,
+    torch.storage.TypedStorage: TreePickler._typed,
+    torch.UntypedStorage: TreePickler._untyped,
+}
+
+
+def _batches(items: Any) -> Iterator[list[Any]]:
+    """The items in runs of as many as Python's pickler puts behind one mark."""
+    rest = iter(items)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
+
+
+def _storage_class(dtype: torch.dtype) -> Any:
+    """The storage class that tells a dtype; None where torch has none."""
+    name = torch.storage._dtype_to_storage_type_map().get(dtype)
+    return None if name is None else getattr(torch, name)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return pickle.BINUNICODE + _UINT32.pack(len(data)) + data
+
+
+def _number(value: int) -> bytes:
+    """An int that is not negative, in as few bytes as protocol 2 has for it."""
+    if value <= 0xFF:
+        return b"K" + value.to_bytes(1, "little")
+    if value <= 0xFFFF:
+        return b"M" + value.to_bytes(2, "little")
+    if value <= 0x7FFFFFFF:
+        return b"J" + value.to_bytes(4, "little")
+    data = pickle.encode_long(value)
+    return pickle.LONG1 + len(data).to_bytes(1, "little") + data
