@@ -3,6 +3,7 @@
 #   make test    style, types and every test
 #   make docs    builds the documentation and shows it at http://127.0.0.1:8000; it needs no network
 #   make pictures  the pictures of README and documentation, with Chromium
+#   make bench   speed beside every peer, into docs/performance.md
 #   make matrix  every cell of the matrix of optimizers, and its table
 
 PYTHON ?= python3
@@ -34,14 +35,9 @@ docs: $(READY)
 matrix: $(READY)
 	$(BIN)/python -m tests.matrix.optimizers
 
+# Everything beside its peers, 20 minutes at most: docs/performance.md and its plots. It goes on where it was stopped.
 bench: $(READY)
-	$(BIN)/python -m benchmarks.restore
-	$(BIN)/python -m benchmarks.save
-	$(BIN)/python -m benchmarks.looking
-	$(BIN)/python -m benchmarks.relocating
-	$(BIN)/python -m benchmarks.verifying
-	$(BIN)/python -m benchmarks.converting
-	$(BIN)/python -m benchmarks.context
+	$(BIN)/python -m benchmarks.speed
 
 # Chromium, in which tests open pages: Debian's where it is missing and can be installed; elsewhere those tests skip.
 chromium:

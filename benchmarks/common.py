@@ -85,18 +85,47 @@ def child_main(ways: dict[str, Callable[[str, int], dict[str, float]]]) -> bool:
     return True
 
 
-def in_turn(module: str, ways: Sequence[str], path: str, nbytes: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Run every way once a round, each in a fresh process; figures by way."""
+def in_turn(
+    module: str, ways: Sequence[str], path: str, nbytes: int, rounds: int, *, cold: bool = False
+) -> dict[str, list[dict[str, float]]]:
+    """Run every way once a round, each in a fresh process; figures by way. `cold` is what `started` goes by."""
     figures: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for turn in range(rounds + 1):
         for way in ways:
             command = [sys.executable, "-W", "ignore", "-m", module, "--child", way, path, str(nbytes)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+            env = {**_environment(), _CACHE: "cold" if cold else "warm"}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
             if done.returncode:
                 raise SystemExit(f"{way} failed:\n{done.stderr}")
             if turn:  # the first round warms caches
                 figures[way].append(json.loads(done.stdout.splitlines()[-1]))
     return figures
+
+
+_CACHE = "BENCHMARK_PAGE_CACHE"
+
+
+def started(*files: str) -> Clock:
+    """A clock that starts now. Where a cold page cache was asked for, these files have left it before."""
+    if os.environ.get(_CACHE) == "cold":
+        for file in files:
+            drop(file)
+    return Clock()
+
+
+def drop(file: str) -> None:
+    """Take a file out of the page cache of this system; what lies under a disk of its own may still keep it."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # pages that are not on the disk yet stay
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return
+    finally:
+        os.close(descriptor)
+    raise SystemExit(f"{file} cannot leave the page cache: --cache cold needs a folder on a disk")
 
 
 def _environment() -> dict[str, str]:
@@ -120,18 +149,25 @@ def median(figures: list[dict[str, float]], name: str) -> float:
 
 def spread(figures: list[dict[str, float]], name: str) -> str:
     values = [row[name] for row in figures]
-    return f"{min(values):.2f}..{max(values):.2f}"
+    return f"{digits(min(values))}..{digits(max(values))}"
 
 
-def compare(verb: str, found: dict[str, list[dict[str, float]]], peer: str, floor: str) -> str:
-    """The figures of every way as a table of ratios to the peer and to the floor."""
-    rows = [(verb, "seconds", "spread", f"of {peer}", "of the floor", "extra memory")]
+def compare(verb: str, found: dict[str, list[dict[str, float]]], peer: str, *floors: str) -> str:
+    """The figures of every way as a table of ratios to the peer and to each floor."""
+    names = ["of the floor"] if len(floors) == 1 else [f"of {floor}" for floor in floors]
+    busy = all("cpu" in row for figures in found.values() for row in figures)
+    rows = [(verb, "seconds", "spread", *(["CPU seconds"] if busy else []), f"of {peer}", *names, "extra memory")]
     for way, figures in found.items():
         seconds = median(figures, "seconds")
-        ratios = [f"{seconds / median(found[other], 'seconds'):.2f}" for other in (peer, floor)]
-        extra = f"{median(figures, 'extra'):.0f} MiB"
-        rows.append((way, f"{seconds:.2f}", spread(figures, "seconds"), *ratios, extra))
+        cells = [digits(seconds), spread(figures, "seconds"), *([digits(median(figures, "cpu"))] if busy else [])]
+        ratios = [f"{seconds / median(found[other], 'seconds'):.2f}" for other in (peer, *floors)]
+        rows.append((way, *cells, *ratios, f"{median(figures, 'extra'):.0f} MiB"))
     return table(rows)
+
+
+def digits(seconds: float) -> str:
+    """Seconds to what can be told of them."""
+    return f"{seconds:.2f}" if seconds >= 1 else f"{seconds:.3f}"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -145,10 +181,14 @@ class Clock:
     """Seconds since it was made."""
 
     def __init__(self) -> None:
-        self._begin = time.perf_counter()
+        self._begin, self._busy = time.perf_counter(), time.process_time()
 
     def __call__(self) -> float:
         return time.perf_counter() - self._begin
+
+    def cpu(self) -> float:
+        """Seconds of CPU that all threads of this process took since."""
+        return time.process_time() - self._busy
 
 
 def options(argv: Sequence[str], **defaults: Any) -> dict[str, Any]:

@@ -1,20 +1,26 @@
-"""How fast a restore is, and what it takes beside the live state: unmoor against plain torch and against the floor.
+"""How fast a restore and a bare load are, and what they take beside the live state: unmoor, plain torch, the floor.
 
-    python -m benchmarks.restore [--gb 1.5] [--rounds 5] [--folder /dev/shm]
+    python -m benchmarks.restore [--gb 1.5] [--rounds 5] [--folder /dev/shm] [--cache warm] [--what restore,load]
 
-Each way restores the same model and AdamW state into a fresh model and a fresh AdamW, page cache warm, after having
-done so once with a tiny file. The clock stops after every restored tensor was written in place once (add_(0)), as the
-first training step does, so that lazily mapped data has arrived. The floor reads the same bytes into the same live
-tensors with two threads and checks nothing. Memory is the peak of resident memory above the complete live state.
+`--gb`, `--folder`, `--cache` (warm, cold) and `--what` take several, with commas between. Each way restores the same
+model and AdamW state into a fresh model and a fresh AdamW, after having done so once with a tiny file. The clock stops
+after every restored tensor was written in place once (add_(0)), as the first training step does, so that lazily mapped
+data has arrived. Cold means that the file has left the page cache of this system before the clock starts (fsync, then
+posix_fadvise DONTNEED), which takes a folder on a disk; a host under it may keep it. The floor reads the same bytes
+into the same tensors with the same number of threads and checks nothing (`bare.py`), into plain memory, and into memory
+with huge pages, as ours. Memory is the peak of resident memory above the complete live state; pages of a file that a
+peer holds mapped are in it.
+
+torch.load(mmap=True) leaves the state in a private mapping of the file: pages are copied as they are first written, and
+a file that is cut short later ends the process (SIGBUS). With assign=True the model gets the mapped tensors as new
+parameters, so that the optimizer must be made after it. torch.load checks no checksum.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
+import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +28,13 @@ import torch
 
 import unmoor
 from benchmarks import common
+from benchmarks.bare import bare_load, bare_read
+from unmoor.api_files import READERS
+
+__all__ = ["bare_read"]
+
+Figures = dict[str, float]
+Way = Callable[[str, int], Figures]
 
 
 def _prepared(nbytes: int):
@@ -32,98 +45,92 @@ def _prepared(nbytes: int):
     return model, optimizer, common.memory() + 2 * whole
 
 
-def _figures(model, optimizer, live: int, clock: common.Clock) -> dict[str, float]:
-    common.touch(common.state_tensors(model, optimizer))
-    return {"seconds": clock(), "extra": max(0, common.peak_memory() - live) / 2**20}
+def _figures(tensors: list[torch.Tensor], live: int, clock: common.Clock) -> Figures:
+    common.touch(tensors)
+    return {"seconds": clock(), "cpu": clock.cpu(), "extra": max(0, common.peak_memory() - live) / 2**20}
 
 
-def with_unmoor(path: str, nbytes: int, verify: str = "stream") -> dict[str, float]:
-    model, optimizer, live = _prepared(nbytes)
-    clock = common.Clock()
-    unmoor.restore(f"{path}/unmoor.pt", model=model, optimizer=optimizer, rng=False, verify=verify)
-    return _figures(model, optimizer, live, clock)
+def by_unmoor(**options) -> Way:
+    def way(path: str, nbytes: int) -> Figures:
+        model, optimizer, live = _prepared(nbytes)
+        clock = common.started(f"{path}/unmoor.pt")
+        unmoor.restore(f"{path}/unmoor.pt", model=model, optimizer=optimizer, rng=False, **options)
+        return _figures(common.state_tensors(model, optimizer), live, clock)
+
+    return way
 
 
-def with_unmoor_unchecked(path: str, nbytes: int) -> dict[str, float]:
-    return with_unmoor(path, nbytes, verify="none")
+def by_torch(*, assign: bool = False, **options) -> Way:
+    def way(path: str, nbytes: int) -> Figures:
+        model, optimizer, live = _prepared(nbytes)
+        clock = common.started(f"{path}/torch.pt")
+        tree = torch.load(f"{path}/torch.pt", map_location="cpu", **options)
+        model.load_state_dict(tree["model"], assign=assign)
+        if assign:
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        optimizer.load_state_dict(tree["optimizer"])
+        del tree
+        return _figures(common.state_tensors(model, optimizer), live, clock)
+
+    return way
 
 
-def with_torch(path: str, nbytes: int, **options) -> dict[str, float]:
-    model, optimizer, live = _prepared(nbytes)
-    clock = common.Clock()
-    tree = torch.load(f"{path}/torch.pt", map_location="cpu", **options)
-    model.load_state_dict(tree["model"])
-    optimizer.load_state_dict(tree["optimizer"])
-    del tree
-    return _figures(model, optimizer, live, clock)
+def bare(memory: str) -> Way:
+    def way(path: str, nbytes: int) -> Figures:
+        model, optimizer, live = _prepared(nbytes)
+        read = bare_read(f"{path}/unmoor.pt", model, optimizer, memory=memory)
+        clock = common.started(f"{path}/unmoor.pt")
+        read()
+        return _figures(common.state_tensors(model, optimizer), live, clock)
+
+    return way
 
 
-def with_torch_mmap(path: str, nbytes: int) -> dict[str, float]:
-    return with_torch(path, nbytes, mmap=True)
+def by_cat(path: str, nbytes: int) -> Figures:  # noqa: ARG001 - a way has this form
+    """What the file alone takes, into nothing."""
+    clock = common.started(f"{path}/unmoor.pt")
+    with open(f"{path}/unmoor.pt", "rb") as file:
+        subprocess.run(["cat"], stdin=file, stdout=subprocess.DEVNULL, check=True)
+    return {"seconds": clock(), "cpu": clock.cpu(), "extra": 0.0}
 
 
-def floor(path: str, nbytes: int) -> dict[str, float]:
-    """The same bytes, from the same places, into the same tensors: two threads, preadv, no checksum."""
-    model, optimizer, live = _prepared(nbytes)
-    read = bare_read(f"{path}/unmoor.pt", model, optimizer)
-    clock = common.Clock()
-    read()
-    return _figures(model, optimizer, live, clock)
+def _loaded(call: Callable[[str], list[torch.Tensor]]) -> Way:
+    def way(path: str, nbytes: int) -> Figures:  # noqa: ARG001 - a way has this form
+        file = f"{path}/torch.pt"
+        common.reset_peak()
+        live, clock = common.memory() + Path(file).stat().st_size, common.started(file)
+        return _figures(call(file), live, clock)
+
+    return way
 
 
-def bare_read(file: str, model, optimizer) -> Callable[[], None]:
-    """What `floor` does within its clock, for any run and its file: it is planned here, outside of it."""
-    plan = unmoor.plan(file, model=model, optimizer=optimizer, rng=False)
-
-    def read() -> None:
-        tensors = {f"model/{name}": p.detach() for name, p in model.named_parameters()}
-        jobs = []
-        for copy in plan.copies():
-            if copy.slot.make:
-                tensors[copy.slot.id] = torch.empty(copy.slot.shape, dtype=getattr(torch, copy.slot.dtype))
-            jobs.append((copy.node.storage.span, tensors[copy.slot.id]))
-        params = list(model.parameters())
-        for key, tensor in tensors.items():
-            if "/state/" in key:
-                optimizer.state[params[int(key.split("/")[2])]][key.split("/")[3]] = tensor
-        _read_all(file, jobs)
-
-    return read
+def _of_tree(tree) -> list[torch.Tensor]:
+    moments = [t for entry in tree["optimizer"]["state"].values() for t in entry.values()]
+    return [*tree["model"].values(), *moments]
 
 
-def _read_all(file: str, jobs) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    pieces = [(span, t, at) for span, t in jobs for at in range(0, span.nbytes, 4 << 20)]
-    turn = iter(pieces)
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                piece = next(turn, None)
-            if piece is None:
-                return
-            span, tensor, at = piece
-            size = min(4 << 20, span.nbytes - at)
-            memory = memoryview((ctypes.c_ubyte * size).from_address(tensor.data_ptr() + at)).cast("B")
-            done = 0
-            while done < size:
-                done += os.preadv(descriptor, [memory[done:]], span.offset + at + done)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    os.close(descriptor)
-
-
-WAYS = {
-    "unmoor.restore": with_unmoor,
-    "unmoor.restore, verify=none": with_unmoor_unchecked,
-    "torch.load + load_state_dict": with_torch,
-    "torch.load(mmap=True) + load_state_dict": with_torch_mmap,
-    "floor: bare read, 2 threads": floor,
+PEER, FLOOR, OURS = "torch.load + load_state_dict", "floor: bare read", "floor: bare read, memory as ours"
+RESTORES: dict[str, Way] = {
+    "unmoor.restore": by_unmoor(),
+    "unmoor.restore, verify=none": by_unmoor(verify="none"),
+    PEER: by_torch(),
+    "torch.load(mmap=True) + load_state_dict": by_torch(mmap=True),
+    "torch.load(mmap=True) + load_state_dict(assign=True)": by_torch(mmap=True, assign=True),
+    FLOOR: bare("plain"),
+    OURS: bare("ours"),
+    "cat": by_cat,
+}
+LOADS: dict[str, Way] = {
+    "unmoor.load": _loaded(lambda file: _of_tree(unmoor.load(file))),
+    "unmoor.load, verify=none": _loaded(lambda file: _of_tree(unmoor.load(file, verify="none"))),
+    "torch.load": _loaded(lambda file: _of_tree(torch.load(file))),
+    "torch.load(mmap=True)": _loaded(lambda file: _of_tree(torch.load(file, mmap=True))),
+    f"{FLOOR}, of a load": _loaded(bare_load),
+    f"{OURS}, of a load": _loaded(lambda file: bare_load(file, memory="ours")),
+}
+TABLES: dict[str, tuple[dict[str, Way], str, str, str]] = {
+    "restore": (RESTORES, PEER, FLOOR, OURS),
+    "load": (LOADS, "torch.load", f"{FLOOR}, of a load", f"{OURS}, of a load"),
 }
 
 
@@ -137,17 +144,31 @@ def _write(folder: str, nbytes: int) -> int:
     return Path(f"{folder}/unmoor.pt").stat().st_size
 
 
+def _table(what: str, folder: str, nbytes: int, rounds: int, *, cold: bool) -> str:
+    ways, *others = TABLES[what]
+    found = common.in_turn("benchmarks.restore", list(ways), folder, nbytes, rounds, cold=cold)
+    ours, *peers = ([w for w in ways if w.startswith(start)] for start in ("unmoor", "torch"))
+    best = min(peers[0], key=lambda way: common.median(found[way], "seconds"))
+    ratio = common.median(found[ours[0]], "seconds") / common.median(found[best], "seconds")
+    return f"{common.compare(what, found, *others)}\n\nThe best peer is {best}; {ours[0]} takes {ratio:.2f} of it."
+
+
 def main() -> None:
-    if common.child_main({name: common.warmed(way) for name, way in WAYS.items()}):
+    if common.child_main({name: common.warmed(way) for name, way in {**RESTORES, **LOADS}.items()}):
         return
-    asked = common.options(sys.argv[1:], gb=1.5, rounds=5, folder="/dev/shm")
-    nbytes = int(asked["gb"] * 1e9)
-    with tempfile.TemporaryDirectory(dir=asked["folder"]) as folder:
-        _write(f"{folder}/tiny", 1)
-        size = _write(folder, nbytes)
-        found = common.in_turn("benchmarks.restore", list(WAYS), folder, nbytes, asked["rounds"])
-    print(f"{size / 1e9:.2f} GB in {asked['folder']}, {asked['rounds']} rounds, medians, torch {torch.__version__}\n")
-    print(common.compare("restore", found, "torch.load + load_state_dict", "floor: bare read, 2 threads"))
+    asked = common.options(sys.argv[1:], gb="1.5", rounds=5, folder="/dev/shm", cache="warm", what="restore,load")
+    rounds = asked["rounds"]
+    for place in asked["folder"].split(","):
+        for gb in asked["gb"].split(","):
+            with tempfile.TemporaryDirectory(dir=place) as folder:
+                _write(f"{folder}/tiny", 1)
+                size = _write(folder, int(float(gb) * 1e9))
+                for cache in asked["cache"].split(","):
+                    about = f"{size / 1e9:.2f} GB in {place}, page cache {cache}, {READERS} threads, {rounds} rounds"
+                    print(f"{about}, medians, torch {torch.__version__}")
+                    for what in asked["what"].split(","):
+                        table = _table(what, folder, int(float(gb) * 1e9), rounds, cold=cache == "cold")
+                        print(f"\n{table}\n", flush=True)
 
 
 if __name__ == "__main__":

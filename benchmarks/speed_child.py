@@ -1,4 +1,4 @@
-"""One way, once, in a process of its own: `python -m benchmarks.speed_child JSON` prints its figures as JSON.
+"""One way, once, as a process of its own does it.
 
 What is asked: {"what", "way", "folder", "nbytes", "tensors", "tiny", "cold", "fsync"}. The same is done with a tiny run
 first, so that what is imported or started on first use is there for everyone.
@@ -10,13 +10,11 @@ import contextlib
 import ctypes
 import io
 import itertools
-import json
 import logging
 import mmap
 import os
 import shutil
 import statistics
-import sys
 import threading
 import time
 import warnings
@@ -28,10 +26,10 @@ import torch
 from torch import nn
 
 from . import common, speed_others, speed_ways
-from .speed_runs import Run, Shape, filled, fresh
+from .speed_runs import Run, Shape, equal, filled, fresh
 from .speed_ways import Behind, Restore, Save
 
-__all__ = ["BEHIND", "RESTORES", "SAVES", "folder_of", "main"]
+__all__ = ["BEHIND", "RESTORES", "SAVES", "folder_of", "once"]
 
 
 def _ordered(ours: dict[str, Any], others: dict[str, Any], last: int) -> dict[str, Any]:
@@ -211,21 +209,58 @@ def _resident(file: Path) -> tuple[int, int]:
         return sum(flag & 1 for flag in flags), len(flags)
 
 
-WHATS: Final = {"restore": restore, "save": save, "behind": behind}
+def write(way: str, folder: Path, shape: Shape, _asked: dict[str, Any]) -> dict[str, Any]:
+    """The file that ways of restoring read; it stays."""
+    path = folder_of(folder, way)
+    path.mkdir(parents=True)
+    SAVES[way].prepare(path, filled(shape))()
+    return {"bytes": sum(file.stat().st_size for file in _files(path))}
 
 
-def main() -> None:
-    asked = json.loads(sys.argv[1])
+def proved(way: str, folder: Path, shape: Shape, _asked: dict[str, Any]) -> dict[str, Any]:
+    """Whether a way of restoring gives the very run that was saved."""
+    saved, live = filled(shape, seed=3), fresh(shape)
+    path = folder_of(folder, way)
+    path.mkdir()
+    SAVES[RESTORES[way].file].prepare(path, saved)()
+    return {"equal": equal(saved, _run_of(RESTORES[way].prepare(path, live)(), live))}
+
+
+def proved_behind(way: str, folder: Path, shape: Shape, _asked: dict[str, Any]) -> dict[str, Any]:
+    """Whether a save in the background holds the run as it was, though it is changed as soon as that is allowed."""
+    run, before, live = filled(shape, seed=3), filled(shape, seed=3), fresh(shape)
+    path = folder_of(folder, way)
+    (path / "0").mkdir(parents=True)
+    wait = BEHIND[way].prepare(path, run)(path / "0")
+    with torch.no_grad():
+        for tensor in common.state_tensors(*run):
+            tensor.add_(1)
+    wait()
+    read = RESTORES[BEHIND[way].read].prepare(path if BEHIND[way].keeps_all else path / "0", live)
+    read()
+    return {"equal": equal(before, live), "changed": not equal(run, live)}
+
+
+WHATS: Final = {
+    "restore": restore,
+    "save": save,
+    "behind": behind,
+    "write": write,
+    "proved": proved,
+    "proved behind": proved_behind,
+}
+
+
+def once(asked: dict[str, Any]) -> dict[str, Any]:
+    """Do what is asked, quietly; its figures, or {"failed": why}."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(2)
     folder, what = Path(asked["folder"]), WHATS[asked["what"]]
     with contextlib.redirect_stdout(io.StringIO()):
-        if asked["tiny"]:
-            what(asked["way"], folder / "tiny", Shape(1 << 16, 8), {**asked, "cold": False})
-        figures = what(asked["way"], folder, Shape(asked["nbytes"], asked["tensors"]), asked)
-    print(json.dumps(figures))
-
-
-if __name__ == "__main__":
-    main()
+        try:
+            if asked["tiny"]:
+                what(asked["way"], folder / "tiny", Shape(1 << 16, 8), {**asked, "cold": False})
+            return what(asked["way"], folder, Shape(asked["nbytes"], asked["tensors"]), asked)
+        except Exception as error:  # noqa: BLE001 (a way that fails is told in the table)
+            return {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:200]}

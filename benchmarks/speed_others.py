@@ -128,6 +128,6 @@ RESTORES: Final[dict[str, Restore]] = {
 }
 
 BEHIND: Final[dict[str, Behind]] = {
-    "torch_checkpointing save, async": Behind(_tc_behind, "process"),
-    "moonclip save, async": Behind(_moonclip_behind, "thread"),
+    "torch_checkpointing save, async": Behind(_tc_behind, "process", "torch_checkpointing load"),
+    "moonclip save, async": Behind(_moonclip_behind, "thread", "moonclip resume", keeps_all=True),
 }

@@ -58,11 +58,16 @@ class Restore:
 
 @dataclass(frozen=True)
 class Behind:
-    """A save in the background: the call returns when training may go on, and gives what waits for the rest."""
+    """A save in the background: the call returns when training may go on, and gives what waits for the rest.
+
+    `read` is the way of `RESTORES` that reads what it wrote: in the folder that the call was given, or, where one takes
+    all saves of a run (`keeps_all`), in that.
+    """
 
     prepare: Callable[[Path, Run], Callable[[Path], Call]]
     writer: str
-    of_one_step: str = "yes"
+    read: str = ""
+    keeps_all: bool = False
 
 
 def _states(run: Run) -> dict[str, Any]:
@@ -256,9 +261,9 @@ RESTORES: Final[dict[str, Restore]] = {
 """Each of torch's and safetensors' is followed by load_state_dict of both, but for safe_open."""
 
 BEHIND: Final[dict[str, Behind]] = {
-    "unmoor.save, background": Behind(_unmoor_behind, "thread"),
-    "DCP async_save": Behind(partial(_dcp_behind, kind=AsyncCheckpointerType.THREAD), "thread"),
-    "DCP async_save, process": Behind(partial(_dcp_behind, kind=AsyncCheckpointerType.PROCESS), "process"),
-    "torch.save": Behind(_torch_standing, "none"),
+    "unmoor.save, background": Behind(_unmoor_behind, "thread", "unmoor.restore"),
+    "DCP async_save": Behind(partial(_dcp_behind, kind=AsyncCheckpointerType.THREAD), "thread", "DCP load"),
+    "DCP async_save, process": Behind(partial(_dcp_behind, kind=AsyncCheckpointerType.PROCESS), "process", "DCP load"),
+    "torch.save": Behind(_torch_standing, "none", "torch.load"),
     "floor: one copy in memory": Behind(_copied, "none"),
 }

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import unmoor
-from unmoor.api_files import THREADS
+from unmoor.api_files import READERS
 
 # benchmarks.common imports torch: a child must not, or its memory would be torch's.
 
@@ -51,7 +51,7 @@ def _read(files: list[str]) -> None:
             for at in range(start, end, PIECE):
                 os.preadv(descriptor, [buffer[: min(PIECE, end - at)]], at)
 
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    threads = [threading.Thread(target=work) for _ in range(READERS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -170,7 +170,7 @@ def main() -> None:
         _write(folder, nbytes)
         size = Path(f"{folder}/a.pt").stat().st_size
         found = common.in_turn("benchmarks.verifying", list(WAYS), folder, nbytes, asked["rounds"])
-    print(f"files of {size / 1e9:.2f} GB in {asked['folder']}, {asked['rounds']} rounds, {THREADS} threads, medians\n")
+    print(f"files of {size / 1e9:.2f} GB in {asked['folder']}, {asked['rounds']} rounds, {READERS} threads, medians\n")
     print(common.table(_rows(found)))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .api_files import BUFFER_BYTES, THREADS, PathLike, Verify
+from .api_files import BUFFER_BYTES, READERS, THREADS, PathLike, Verify
 from .errors import UsageError
 from .filing import path_text
 
@@ -305,7 +305,7 @@ def restore(
         timeout=timeout,
         verify=verify,
         buffer_bytes=buffer_bytes,
-        threads=THREADS,
+        threads=READERS,
         progress=progress,
     )
 

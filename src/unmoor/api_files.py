@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUFFER_BYTES",
+    "READERS",
     "THREADS",
     "PathLike",
     "Verify",
@@ -28,7 +29,14 @@ __all__ = [
 BUFFER_BYTES: Final = 32 << 20
 """How much memory a save or restore may use beside the live state, in bytes."""
 
-THREADS: Final = min(4, max(2, os.cpu_count() or 2))
+_CPUS: Final = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+"""The CPUs that this process may run on."""
+
+THREADS: Final = min(4, max(2, _CPUS))
+"""How many threads write a file, of which a system lets one in at a time; what they do beside that goes on at once."""
+
+READERS: Final = min(8, max(2, _CPUS))
+"""How many threads read: each copies out of the page cache, and sums, by itself."""
 
 PathLike = str | os.PathLike[str]
 Verify = Literal["stream", "first", "none"]
@@ -82,7 +90,7 @@ def load(
         trust=trust,
         verify=verify,
         buffer_bytes=buffer_bytes,
-        threads=THREADS,
+        threads=READERS,
         progress=progress,
     )
 

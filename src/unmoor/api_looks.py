@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .api_files import BUFFER_BYTES, THREADS, PathLike
+from .api_files import BUFFER_BYTES, READERS, PathLike
 
 if TYPE_CHECKING:
     from .values.catalog import Catalog
@@ -37,7 +37,7 @@ def verify(path: PathLike, *, progress: Callable[[int], None] | None = None) -> 
     """
     from .wiring.verifying import verify_path
 
-    return verify_path(path, buffer_bytes=BUFFER_BYTES, threads=THREADS, progress=progress)
+    return verify_path(path, buffer_bytes=BUFFER_BYTES, threads=READERS, progress=progress)
 
 
 def page(source: PathLike | Catalog, target: PathLike | None = None) -> str:
@@ -106,7 +106,7 @@ def diff(
         rtol=rtol,
         structure=structure,
         buffer_bytes=BUFFER_BYTES,
-        threads=THREADS,
+        threads=READERS,
         progress=progress,
     )
 

@@ -64,6 +64,9 @@ class MemorySlot:
         first = self.base * itemsize(self.dtype)
         return memoryview(self.memory)[first : first + nbytes] if self.boxed else memoryview(self.memory)
 
+    def expect(self, start: int, end: int) -> None:
+        """Nothing: the memory is there."""
+
     def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> MemorySlot:
         box = MemorySlot(shape, self.dtype, self.stride, device=self.device)
         box.memory, box.seen, box.boxed = self.memory, self.seen, True

@@ -5,8 +5,10 @@ Knows no format: it gets an inert tree, its storages and what is wrong with them
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile
@@ -32,6 +34,7 @@ _KNOWN: Final = frozenset(RULES) | frozenset(CONSTANTS) | STORAGES | HINTS | SHA
 _SHOWN: Final = 12
 _SHARED: Final = 8
 _LARGE: Final = 4096
+_MOST_WINDOWS: Final = 4096
 _MIN_VISITS: Final = 100_000
 _MAX_VISITS: Final = 20_000_000
 
@@ -60,8 +63,7 @@ def assemble(reader: Reader, contents: Contents) -> Catalog:
     calls = dangerous_calls(call for reading in contents.readings for call in reading.calls)
     budget = min(_MIN_VISITS + contents.structure, _MAX_VISITS)
     walked = walk(contents.tree, budget=budget, wanted={id(call) for call in calls}, path=reader.path)
-    _check(reader.path, walked.tensors, contents.faults)
-    entries = _entries(walked.tensors)
+    entries = _entries(reader.path, walked.tensors, contents.faults)
     names = tuple(dict.fromkeys(name for reading in contents.readings for name in reading.globals))
     findings = [
         *find_dangers(names, calls, walked.places, Scanner(reader.path)),
@@ -88,28 +90,58 @@ def assemble(reader: Reader, contents: Contents) -> Catalog:
     )
 
 
-def _check(path: str, tensors: Iterable[Seen], faults: Mapping[str, str]) -> None:
+def _entries(path: str, tensors: Iterable[Seen], faults: Mapping[str, str]) -> list[TensorEntry]:
+    """The tensors as entries, each held against its storage. Raises CorruptFile naming all that do not fit."""
+    entries: list[TensorEntry] = []
+    sizes: dict[tuple[Any, ...], tuple[int, int]] = {}
+    first: dict[str, str] = {}
+    twins: dict[str, list[str]] = {}
     bad, whole = [], 0
     for seen in tensors:
-        node = seen.node
+        name, keys, role, node, layout = seen
         if type(node) is not TensorNode:
+            entries.append(_composite(seen))
             continue
         whole += 1
-        storage = node.storage
-        why = faults.get(storage.key, "") if storage is not None else ""
-        why = why or _misfit(node, storage) or _broken_chunk(storage, faults)
-        if why:
-            bad.append(f"{seen.path or 'the tensor'}: {why}")
+        storage, shape, stride, offset, dtype = node.storage, node.shape, node.stride, node.offset, node.dtype
+        window = (shape, stride, offset, dtype)
+        known = sizes.get(window)
+        if known is None:
+            known = sizes[window] = (_needed(node), nbytes_of(dtype, node.numel))
+            if len(sizes) > _MOST_WINDOWS:
+                sizes.clear()
+        needed, nbytes = known
+        key, span, held = (storage.key, storage.span, storage.nbytes) if storage is not None else ("", None, needed)
+        if not 0 <= needed <= held or key in faults or (storage is not None and storage.chunks):
+            why = faults.get(key, "") or _misfit(node, storage) or _broken_chunk(storage, faults)
+            if why:
+                bad.append(f"{name or 'the tensor'}: {why}")
+        if storage is not None and first.setdefault(key, name) is not name:
+            twins.setdefault(key, [first[key]]).append(name)
+        entries.append(TensorEntry(name, role, shape, dtype, stride, node.device, nbytes, key, span,
+                                   offset, layout, node.parameter, (), keys, node))  # fmt: skip
     if bad:
-        more = [f"and {count(len(bad) - _SHOWN, 'tensor')} more"] if len(bad) > _SHOWN else []
-        others = whole - len(bad)
-        rest = [f"the other {others:,} tensors are whole"] if others > 1 else ["the other tensor is whole"][:others]
-        raise CorruptFile(
-            f"{path}: the data of {count(len(bad), 'tensor')} cannot be had",
-            details=[*bad[:_SHOWN], *more, *rest],
-            remedy="The file was cut short or altered. Copy it again, or use the checkpoint before it.",
-            path=path,
-        )
+        raise _corrupt(path, bad, whole)
+    return [_shared(entry, twins) for entry in entries] if twins else entries
+
+
+def _shared(entry: TensorEntry, twins: Mapping[str, Sequence[str]]) -> TensorEntry:
+    """An entry with the paths of the others on its storage."""
+    others = twins.get(entry.storage, ())[: _SHARED + 1] if entry.node is not None else ()
+    shared = tuple([other for other in others if other != entry.path][:_SHARED])
+    return replace(entry, shared=shared) if shared else entry
+
+
+def _corrupt(path: str, bad: Sequence[str], whole: int) -> CorruptFile:
+    more = [f"and {count(len(bad) - _SHOWN, 'tensor')} more"] if len(bad) > _SHOWN else []
+    others = whole - len(bad)
+    rest = [f"the other {others:,} tensors are whole"] if others > 1 else ["the other tensor is whole"][:others]
+    return CorruptFile(
+        f"{path}: the data of {count(len(bad), 'tensor')} cannot be had",
+        details=[*bad[:_SHOWN], *more, *rest],
+        remedy="The file was cut short or altered. Copy it again, or use the checkpoint before it.",
+        path=path,
+    )
 
 
 def _broken_chunk(storage: Storage | None, faults: Mapping[str, str]) -> str:
@@ -125,43 +157,27 @@ def _broken_chunk(storage: Storage | None, faults: Mapping[str, str]) -> str:
     return ""
 
 
-def _misfit(node: TensorNode, storage: Storage | None) -> str:
-    """Why a tensor cannot be a window into its storage; "" where it can."""
+def _needed(node: TensorNode) -> int:
+    """The bytes of a storage that a window reaches over, from its first on; -1 where one of its numbers is negative."""
     last, low, empty = node.offset, node.offset, False
     for size, step in zip(node.shape, node.stride, strict=True):
         low = min(low, size, step)
         empty = empty or size == 0
         last += (size - 1) * step
-    if low < 0:
+    return -1 if low < 0 else 0 if empty else nbytes_of(node.dtype, last + 1)
+
+
+def _misfit(node: TensorNode, storage: Storage | None) -> str:
+    """Why a tensor cannot be a window into its storage; "" where it can."""
+    needed = _needed(node)
+    if needed < 0:
         return f"shape {node.shape}, stride {node.stride}, offset {node.offset}: a number is negative"
-    if storage is None or empty or (needed := nbytes_of(node.dtype, last + 1)) <= storage.nbytes:
+    if storage is None or needed <= storage.nbytes:
         return ""
     return (
         f"{format_shape(node.shape)} {node.dtype} from element {node.offset:,} needs {needed:,} bytes, "
         f"its storage {storage.key} has {storage.nbytes:,}"
     )
-
-
-def _entries(tensors: Sequence[Seen]) -> list[TensorEntry]:
-    same: dict[str, list[str]] = {}
-    for seen in tensors:
-        storage = getattr(seen.node, "storage", None)
-        if storage is not None:
-            same.setdefault(storage.key, []).append(seen.path)
-    return [_entry(seen, same) for seen in tensors]
-
-
-def _entry(seen: Seen, same: Mapping[str, Sequence[str]]) -> TensorEntry:
-    path, keys, role, node, layout = seen
-    if type(node) is not TensorNode:
-        return _composite(seen)
-    storage = node.storage
-    key, span = (storage.key, storage.span) if storage is not None else ("", None)
-    twins = same.get(key, ())
-    shared = tuple([other for other in twins[: _SHARED + 1] if other != path][:_SHARED]) if len(twins) > 1 else ()
-    nbytes = nbytes_of(node.dtype, node.numel)
-    return TensorEntry(path, role, node.shape, node.dtype, node.stride, node.device, nbytes, key, span,
-                       node.offset, layout, node.parameter, shared, keys, node)  # fmt: skip
 
 
 def _composite(seen: Seen) -> TensorEntry:
@@ -177,13 +193,10 @@ def _composite(seen: Seen) -> TensorEntry:
 
 
 def _part(found: Found, entries: Sequence[TensorEntry]) -> Part:
-    devices: dict[str, int] = {}
-    nbytes = 0
-    for entry in entries[found.start : found.stop]:
-        devices[entry.device] = devices.get(entry.device, 0) + 1
-        nbytes += entry.nbytes
-    tensors = found.stop - found.start
-    return Part(found.role, found.kind, found.keys, tensors, nbytes, devices, found.detail, found.node)
+    inside = entries[found.start : found.stop]
+    devices = dict(Counter(map(attrgetter("device"), inside)))
+    nbytes = sum(map(attrgetter("nbytes"), inside))
+    return Part(found.role, found.kind, found.keys, len(inside), nbytes, devices, found.detail, found.node)
 
 
 def _findings(contents: Contents, walked: Walked, entries: Sequence[TensorEntry]) -> list[Finding]:
@@ -208,18 +221,16 @@ def _without_data(entries: Iterable[TensorEntry]) -> list[Finding]:
     return [Finding("no-data", "warning", empty[0].path, message, "save after the module has been materialised")]
 
 
-def _large_storages(entries: Iterable[TensorEntry]) -> list[Finding]:
+def _large_storages(entries: Sequence[TensorEntry]) -> list[Finding]:
     """Views that drag a storage into the file of which they use less than half."""
     windows: dict[str, tuple[Storage, list[TensorEntry]]] = {}
-    filled: set[str] = set()
     for entry in entries:
         storage = entry.node.storage if entry.node is not None else None
-        if storage is None or storage.nbytes < _LARGE:
-            continue
-        if entry.nbytes * 2 > storage.nbytes:
-            filled.add(entry.storage)
-        else:
+        if storage is not None and storage.nbytes >= _LARGE and entry.nbytes * 2 <= storage.nbytes:
             windows.setdefault(entry.storage, (storage, []))[1].append(entry)
+    if not windows:
+        return []
+    filled = {e.storage for e in entries if e.storage in windows and e.nbytes * 2 > windows[e.storage][0].nbytes}
     findings = []
     for key, (storage, group) in windows.items():
         used = _used(group)

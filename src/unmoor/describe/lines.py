@@ -96,14 +96,12 @@ def _unicode(m: Machine, pos: int) -> int:
 
 def recall(m: Machine, index: int) -> None:
     """Put what the memo holds under `index` on the stack."""
-    if index not in m.memo:
-        raise m.corrupt(f"recalls memo {index:,}, which was never stored")
-    m.stack.append(m.memo[index])
+    m.stack.append(m.recall(index))
 
 
 def store(m: Machine, index: int) -> None:
     """Remember the top of the stack under `index`."""
-    m.memo[index] = m.stack[-1]
+    m.remember(index, m.stack[-1])
 
 
 def _get_text(m: Machine, pos: int) -> int:

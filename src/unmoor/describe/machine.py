@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from unmoor.errors import CorruptFile, HostileFile
 from unmoor.values.nodes import CompositeTensor, NumpyScalar, Opaque, Storage, TensorNode, TorchValue
 
-__all__ = ["Machine", "Rule", "Short", "callee_name"]
+if TYPE_CHECKING:
+    from .phrases import Phrases
+
+__all__ = ["LATER", "Machine", "Recalled", "Rule", "Short", "callee_name"]
 
 Rule = Callable[["Machine", tuple[Any, ...]], Any]
 """Builds a value from the arguments of a known function; None where they are none that it knows."""
@@ -42,17 +45,26 @@ class Short(Exception):
         self.need = need
 
 
+class Recalled(Exception):
+    """The pickle recalls what a phrase did not make: it has to be read without phrases."""
+
+
+LATER: Final = object()
+"""What the memo holds in place of a value that a phrase did not make."""
+
+
 class Machine:
     """One pass over one pickle that begins at `pos` of `data`.
 
     `rules` maps "module.name" to what builds a value from the arguments, `constants` to a ready value, `builds` a type
     of value to what sets a state on it. `persistent` answers a persistent id. `where` is how messages name the pickle.
     `globals` are all names met, `calls` every call of an unknown one, `notes` what was simplified and how often.
-    `allowance` multiplies what the reading may create and how many steps it may take.
+    `allowance` multiplies what the reading may create and how many steps it may take. `phrases` take plain tensors in
+    one step, while the memo is a list whose entries were never replaced.
     """
 
     __slots__ = ("allowance", "builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "notes",
-                 "path", "persistent", "pos", "protocol", "rules", "size", "stack", "twins", "where")  # fmt: skip
+                 "path", "persistent", "phrases", "pos", "protocol", "rules", "size", "stack", "twins", "where")  # fmt: skip
 
     def __init__(
         self,
@@ -72,7 +84,8 @@ class Machine:
         self.path, self.where = path, where
         self.stack: list[Any] = []
         self.meta: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
+        self.memo: list[Any] | dict[int, Any] = []
+        self.phrases: Phrases | None = None
         self.globals: dict[str, Any] = {}
         self.calls: list[Opaque] = []
         self.notes: dict[tuple[str, str], int] = {}
@@ -109,6 +122,28 @@ class Machine:
         if end > self.size:
             raise Short(end)
         return end
+
+    def remember(self, index: int, value: Any) -> None:
+        """Keep a value under a number; every pickler counts from 0, and a list holds that at a tenth of the price."""
+        memo = self.memo
+        if type(memo) is list:
+            if index == len(memo):
+                memo.append(value)
+                return
+            self.phrases = None
+            if not 0 <= index < len(memo):
+                self.memo = memo = dict(enumerate(memo))
+        memo[index] = value
+
+    def recall(self, index: int) -> Any:
+        """What was kept under a number. Raises Recalled for what a phrase did not make."""
+        memo = self.memo
+        if not 0 <= index < len(memo) if type(memo) is list else index not in memo:
+            raise self.corrupt(f"recalls memo {index:,}, which was never stored")
+        value = memo[index]
+        if value is LATER:
+            raise Recalled
+        return value
 
     def push(self, value: Any) -> None:
         """Put a new value on the stack, and one unit on the bill."""

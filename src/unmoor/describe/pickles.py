@@ -1,7 +1,8 @@
 """The loop that runs a pickle through a machine.
 
 It treats the opcodes that fill a state dict itself, one branch each: a call for each of millions costs more than all
-the rest. Every other opcode goes through the table of `opcodes`. The steps are counted, which bounds time and memory.
+the rest, and plain tensors go through `phrases`. Every other opcode goes through the table of `opcodes`. The steps are
+counted, which bounds time and memory.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any, Final
 
-from .machine import Machine, Short
+from .machine import LATER, Machine, Short
 from .opcodes import TABLE
+from .phrases import REBUILD
 
 __all__ = ["run"]
 
@@ -19,7 +21,7 @@ _MAX_MARKS: Final = 10_000
 _MAX_STEPS: Final = 10_000_000
 _U4: Final = Struct("<I").unpack_from
 
-_MARK, _STOP, _REDUCE, _PUT, _LONG_PUT, _GET = b"(.Rqrh"
+_MARK, _STOP, _REDUCE, _PUT, _LONG_PUT, _GET, _LONG_GET, _TEXT = b"(.RqrhjX"
 _TUPLE, _TUPLE1, _TUPLE2, _INT1 = b"t\x85\x86K"
 _MEMOIZE: Final = 0x94
 
@@ -41,29 +43,52 @@ def run(machine: Machine) -> Any:
 
 
 def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head of this file
-    data, memo, meta, table = m.data, m.memo, m.meta, TABLE
-    stack, pos, index = m.stack, m.pos, -1
+    data, size, memo, meta, table = m.data, m.size, m.memo, m.meta, TABLE
+    stack, pos, phrases, rebuild = m.stack, m.pos, m.phrases, None
     try:
         for _ in range(_MAX_STEPS * m.allowance):
             op = data[pos]
             pos += 1
             if op == _LONG_PUT:
-                memo[_U4(data, pos)[0]] = stack[-1]
+                index = _U4(data, pos)[0]
                 pos += 4
-            elif op == _GET:
-                index = data[pos]
-                stack.append(memo[index])
-                pos += 1
-            elif op == _INT1:
-                stack.append(data[pos])
-                pos += 1
-            elif op == _MEMOIZE:
-                memo[len(memo)] = stack[-1]
+                if index == len(memo) and type(memo) is list:
+                    memo.append(stack[-1])
+                else:
+                    m.remember(index, stack[-1])
+                    memo, phrases = m.memo, m.phrases
+            elif op == _GET or op == _LONG_GET:
+                index, pos = (data[pos], pos + 1) if op == _GET else (_U4(data, pos)[0], pos + 4)
+                value = memo[index] if index < len(memo) and type(memo) is list else LATER
+                if value is LATER:
+                    m.pos = pos
+                    value = m.recall(index)
+                stack.append(value)
             elif op == _MARK:
+                if phrases is not None and data[pos] == _MARK and stack:
+                    rebuild = m.globals.get(REBUILD) if rebuild is None else rebuild
+                    end = phrases.take(m, pos - 1) if stack[-1] is rebuild else 0
+                    if end:
+                        pos = end
+                        continue
                 meta.append(stack)
                 m.stack = stack = []
                 if len(meta) > _MAX_MARKS:
                     raise m.hostile(f"nests deeper than {_MAX_MARKS:,} levels")
+            elif op == _TEXT:
+                m.pos, start = pos, pos + 4
+                pos = start + int(_U4(data, pos)[0])
+                if pos > size:
+                    raise Short(pos)
+                try:
+                    stack.append(data[start:pos].decode("utf-8", "surrogatepass"))
+                except UnicodeDecodeError:
+                    raise m.corrupt("holds text that is not UTF-8") from None
+            elif op == _INT1:
+                stack.append(data[pos])
+                pos += 1
+            elif op == _MEMOIZE:
+                m.remember(len(memo), stack[-1])
             elif op == _TUPLE:
                 items = tuple(stack)
                 m.stack = stack = meta.pop()
@@ -76,8 +101,9 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
                 last = stack.pop()
                 stack[-1] = (stack[-1], last)
             elif op == _PUT:
-                memo[data[pos]] = stack[-1]
+                m.remember(data[pos], stack[-1])
                 pos += 1
+                memo, phrases = m.memo, m.phrases
             elif op == _TUPLE1:
                 stack[-1] = (stack[-1],)
             elif op == _STOP:
@@ -85,11 +111,7 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
             else:
                 m.pos = pos
                 pos = table[op](m, pos)
-                stack = m.stack
-    except KeyError:
-        if index in memo:
-            raise
-        raise m.corrupt(f"recalls memo {index}, which was never stored") from None
+                stack, memo, phrases = m.stack, m.memo, m.phrases
     finally:
         m.pos = pos
     raise m.hostile(f"takes more than {_MAX_STEPS * m.allowance:,} steps")

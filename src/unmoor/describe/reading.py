@@ -15,8 +15,9 @@ from unmoor.values.nodes import Opaque
 from unmoor.values.text import format_bytes
 
 from . import pickles
-from .machine import Machine, Short
-from .rebuild import BUILDS, CONSTANTS, RULES
+from .machine import Machine, Recalled, Short
+from .phrases import Phrases, Stored
+from .rebuild import BUILDS, CONSTANTS, RULES, storage_parts
 
 __all__ = ["MAX_PICKLE", "Reading", "Scanner", "read_pickle", "read_pickle_at"]
 
@@ -48,11 +49,21 @@ def no_persistent(machine: Machine, pid: Any) -> Any:
 
 
 def read_pickle(
-    data: bytes | bytearray, *, path: str, where: str, persistent: Persistent = no_persistent, allowance: int = 1
+    data: bytes | bytearray,
+    *,
+    path: str,
+    where: str,
+    persistent: Persistent = no_persistent,
+    stored: Stored | None = None,
+    allowance: int = 1,
 ) -> Reading:
-    """Read the pickle that begins `data`. Raises CorruptFile where the data ends first."""
+    """Read the pickle that begins `data`. Raises CorruptFile where the data ends first.
+
+    `persistent` answers a persistent id, and may be asked for one twice. `stored` makes the storages of which the ids
+    of torch tell, where `persistent` makes nothing else of them; tensors are then read in one step each.
+    """
     try:
-        return _read(data, path=path, where=where, persistent=persistent, allowance=allowance)
+        return _read(data, path=path, where=where, persistent=persistent, stored=stored, allowance=allowance)
     except Short:
         raise CorruptFile(
             f"{where} is cut short: its {len(data):,} bytes end in the middle of an instruction",
@@ -62,7 +73,13 @@ def read_pickle(
 
 
 def read_pickle_at(
-    reader: Reader, offset: int, *, where: str, persistent: Persistent = no_persistent, window: int = _WINDOW
+    reader: Reader,
+    offset: int,
+    *,
+    where: str,
+    persistent: Persistent = no_persistent,
+    stored: Stored | None = None,
+    window: int = _WINDOW,
 ) -> Reading:
     """Read the pickle at `offset` of a file, whose length only reading tells. `end` counts from `offset`.
 
@@ -73,7 +90,7 @@ def read_pickle_at(
         data = bytearray(min(size, rest))
         read_into(reader, offset, memoryview(data))
         try:
-            return _read(data, path=reader.path, where=where, persistent=persistent)
+            return _read(data, path=reader.path, where=where, persistent=persistent, stored=stored)
         except Short as short:
             need = short.need
         if size >= rest or need > rest:
@@ -88,7 +105,15 @@ def read_pickle_at(
         size = min(max(_GROWTH * size, need), MAX_PICKLE)
 
 
-def _read(data: bytes | bytearray, *, path: str, where: str, persistent: Persistent, allowance: int = 1) -> Reading:
+def _read(
+    data: bytes | bytearray,
+    *,
+    path: str,
+    where: str,
+    persistent: Persistent,
+    stored: Stored | None = None,
+    allowance: int = 1,
+) -> Reading:
     machine = Machine(
         data,
         rules=RULES,
@@ -99,7 +124,11 @@ def _read(data: bytes | bytearray, *, path: str, where: str, persistent: Persist
         where=where,
         allowance=allowance,
     )
-    value = pickles.run(machine)
+    machine.phrases = Phrases(stored, storage_parts) if stored is not None else None
+    try:
+        value = pickles.run(machine)
+    except Recalled:
+        return _read(data, path=path, where=where, persistent=persistent, allowance=allowance)
     return Reading(
         value, tuple(machine.globals), machine.calls, machine.notes, machine.protocol, len(data), machine.pos
     )

@@ -34,6 +34,12 @@ def with_recorded_roles(
         else _part(part, roles.get(part.keys))
         for part in parts
     )
+    if not several and lengths == [1]:  # as unmoor.save writes them: what stands under a word has its role
+        told = {keys[0]: role for keys, role in roles.items()}
+        return found, tuple([
+            entry if (role := told.get(entry.keys[0], entry.role) if entry.keys else entry.role) == entry.role
+            else replace(entry, role=role) for entry in entries
+        ])  # fmt: skip
     return found, tuple(_entry(entry, roles, lengths, several=several) for entry in entries)
 
 

@@ -163,21 +163,25 @@ class _Source:
         self.storages: dict[str, Storage] = {}
         self.faults: dict[str, str] = {}
         self.byteorder = self._byteorder()
-        self.folder = ""
+        self.folder = self.place = ""
+        self.named = (f"{file}@{base}/" if base else f"{file}/") if file else ""
 
     def read(self, name: str, folder: str) -> Reading:
         """The pickle `name`, whose storages are the records under `folder`."""
         record = self.records[self.prefix + name]
         data = record_bytes(self.reader, record, _MAX_INFLATED if record.method else MAX_PICKLE)
-        self.folder = folder
+        self.folder, self.place = folder, f"{self.prefix}{folder}/"
         path = self.reader.path
-        return read_pickle(data, path=path, where=f"{path}: {record.name}", persistent=self.storage)
+        return read_pickle(data, path=path, where=f"{path}: {record.name}", persistent=self.storage, stored=self.stored)
 
     def storage(self, machine: Machine, pid: Any) -> Storage:
         """The storage of a persistent id ("storage", class, key, tag, number of elements)."""
-        dtype, key, tag, numel = storage_parts(machine, pid, _PID_FIELDS)
+        return self.stored(machine, *storage_parts(machine, pid, _PID_FIELDS))
+
+    def stored(self, machine: Machine, dtype: str, key: str, tag: str, numel: int) -> Storage:
+        """The storage of a key, as large as so many elements of a dtype."""
         name = key if self.folder == "data" else f"{self.folder}/{key}"
-        name = f"{self.file}{f'@{self.base}' if self.base else ''}/{name}" if self.file else name
+        name = self.named + name if self.named else name
         nbytes = numel * DTYPES[dtype].itemsize
         known = self.storages.get(name)
         if known is None:
@@ -188,7 +192,7 @@ class _Source:
         return known
 
     def _make(self, name: str, key: str, dtype: str, nbytes: int, tag: str) -> Storage:
-        record = self.records.get(f"{self.prefix}{self.folder}/{key}")
+        record = self.records.get(self.place + key)
         span, crc32 = (record.span(self.file, self.base), record.crc32) if record is not None else (None, None)
         if record is None and tag != "meta":
             self.faults[name] = f"its record {self.folder}/{key} is missing from the archive"

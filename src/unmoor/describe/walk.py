@@ -117,9 +117,12 @@ class _Walk:
         frames = self.frames
         while frames:
             frame = frames[-1]
+            role, keys = frame.role, frame.keys
             for key, value in frame.children:
                 kind = type(value)
-                if kind in _CONTAINERS:
+                if kind is TensorNode and role and value.quantizer is None:
+                    self._seen(frame.prefix() + _key_text(key), (*keys, key), role, value, "strided")
+                elif kind in _CONTAINERS:
                     if self.budget >= 0 and id(value) not in self.entered:
                         self._enter(value, key, (*frame.keys, key), frame.role or _unjudged(frame.node, value))
                         break
@@ -194,14 +197,17 @@ class _Walk:
             frame.open = True
 
     def _tensor(self, value: TensorNode | CompositeTensor, keys: tuple[Any, ...], text: str, role: str) -> None:
+        layout, parts = _strided_parts(value)
+        if type(value) is TensorNode or not parts:
+            self._seen(text, keys, role, value, layout)
+        for name, part in parts:
+            self._seen(f"{text}.{name}" if text else name, (*keys, name), role, part, layout)
+
+    def _seen(self, text: str, keys: tuple[Any, ...], role: str, node: Any, layout: str) -> None:
         self.text += len(text) + 8 * len(keys)
         if self.text > _MAX_TEXT:
             raise HostileFile(f"{self.path} gives its tensors names of more than {_MAX_TEXT:,} bytes", path=self.path)
-        layout, parts = _strided_parts(value)
-        if type(value) is TensorNode or not parts:
-            self.tensors.append(Seen(text, keys, role, value, layout))
-        for name, part in parts:
-            self.tensors.append(Seen(f"{text}.{name}" if text else name, (*keys, name), role, part, layout))
+        self.tensors.append(tuple.__new__(Seen, (text, keys, role, node, layout)))
 
 
 def _unjudged(holder: Any, value: Any) -> str:

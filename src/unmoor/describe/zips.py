@@ -22,8 +22,9 @@ from .zip_ends import End, prefixed, read_end
 
 __all__ = ["Archive", "Record", "read_archive", "record_bytes", "records_named"]
 
-_CENTRAL: Final = Struct("<IHHHHHHIIIHHHHHII")
-_LOCAL: Final = Struct("<IHHHHHIIIHH")
+_CENTRAL: Final = Struct("<I4xHH4xIIIHHH8xI")
+_LOCAL: Final = Struct("<I2xHH4xIIIHH")
+_NONE: Final = (0,) * 10
 _FIELD: Final = Struct("<HH")
 _ZIP64: Final = 1
 _WIDE: Final = tuple(Struct(f"<{count}Q") for count in range(4))
@@ -38,6 +39,9 @@ _DEFLATED: Final = 8
 _ENCRYPTED: Final = 1
 _DESCRIPTOR: Final = 8
 _PAGE: Final = 4096
+_NEAR: Final = 8192
+"""A gap between headers that is read over rather than sought past: a call costs as much as copying so many bytes."""
+_WINDOW: Final = 1 << 18
 _SHOWN: Final = 12
 
 
@@ -199,33 +203,29 @@ def _directory(reader: Reader, end: End, faults: _Faults) -> Iterator[_Entry]:
             f"{reader.path} is a damaged zip: {end.entries:,} records do not fit in a directory of {end.size:,} bytes",
             path=reader.path,
         )
-    raw, at = read(reader, end.offset, end.size), 0
+    raw, at, unpack, made = read(reader, end.offset, end.size), 0, _CENTRAL.unpack_from, tuple.__new__
+    fixed, last, size = _CENTRAL.size, end.size - _CENTRAL.size, end.size
     for number in range(end.entries):
-        entry, at = _central(raw, at) if at + _CENTRAL.size <= len(raw) else (None, at)
-        if entry is None:
+        signature, flags, method, crc32, stored, nbytes, name, extra, comment, header = (
+            unpack(raw, at) if at <= last else _NONE
+        )
+        start = at + fixed
+        stop = start + name
+        after = stop + extra + comment
+        wide: Sequence[int] | None = (nbytes, stored, header)
+        if nbytes == _LONG or stored == _LONG or header == _LONG:
+            wide = _zip64(raw[stop : stop + extra], (nbytes, stored, header))
+        if signature != _CENTRAL_SIGNATURE or after > size or wide is None:
             faults.add(f"record {number:,} of {end.entries:,} is missing from the central directory")
             return
-        yield entry
-    if at < end.size:
-        faults.add(f"{end.size - at:,} bytes of the central directory belong to no record")
-
-
-def _central(raw: bytes, at: int) -> tuple[_Entry | None, int]:
-    fields = _CENTRAL.unpack_from(raw, at)
-    signature, _, _, flags, method, _, _, crc32, stored, nbytes, name, extra, comment, _, _, _, header = fields
-    start = at + _CENTRAL.size
-    after = start + name + extra + comment
-    if signature != _CENTRAL_SIGNATURE or after > len(raw):
-        return None, at
-    if _LONG in (stored, nbytes, header):
-        wide = _zip64(raw[start + name : start + name + extra], (nbytes, stored, header))
-        if wide is None:
-            return None, at
         nbytes, stored, header = wide
-    return _Entry(raw[start : start + name], flags, method, crc32, stored, nbytes, header), after
+        yield made(_Entry, (raw[start:stop], flags, method, crc32, stored, nbytes, header))
+        at = after
+    if at < size:
+        faults.add(f"{size - at:,} bytes of the central directory belong to no record")
 
 
-def _zip64(extra: bytes, numbers: tuple[int, int, int]) -> Iterator[int] | None:
+def _zip64(extra: bytes, numbers: tuple[int, int, int]) -> Sequence[int] | None:
     """Size, stored size and header, each that is full taken from the ZIP64 field; None where it has too few."""
     wanted, at = numbers.count(_LONG), 0
     while at + _FIELD.size <= len(extra):
@@ -233,42 +233,57 @@ def _zip64(extra: bytes, numbers: tuple[int, int, int]) -> Iterator[int] | None:
         at += _FIELD.size
         if kind == _ZIP64 and length >= _WIDE[wanted].size and at + length <= len(extra):
             found = iter(_WIDE[wanted].unpack_from(extra, at))
-            return (next(found) if number == _LONG else number for number in numbers)
+            return [next(found) if number == _LONG else number for number in numbers]
         at += length
     return None
 
 
 class _Headers:
-    """Local headers by position. Reads a page at a time: the headers of small records lie close together."""
+    """Local headers by position, read in windows: the headers of small records lie close together.
+
+    A window is a page, and twice the one before it where the header looked for lies just behind that: what is read is
+    at most in proportion to the bytes between headers.
+    """
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.page = bytearray(_LOCAL.size + _SHORT)
+        self.window = bytearray(_PAGE)
         self.start = self.stop = 0
 
-    def at(self, header: int, length: int) -> bytearray:
-        """`length` bytes from `header`, which the file is known to hold."""
-        if not self.start <= header <= header + length <= self.stop:
-            self.start, self.stop = header, min(header + max(_PAGE, length), self.reader.size)
-            read_into(self.reader, header, memoryview(self.page)[: self.stop - header])
-        start = header - self.start
-        return self.page[start : start + length]
+    def read(self, header: int, length: int) -> None:
+        """Bring `length` bytes from `header`, which the file is known to hold, into the window."""
+        near = self.start <= header <= self.stop + _NEAR and self.stop > 0
+        wanted = max(length, min(2 * len(self.window), _WINDOW) if near else _PAGE)
+        if len(self.window) != wanted:
+            self.window = bytearray(wanted)
+        self.start, self.stop = header, min(header + wanted, self.reader.size)
+        read_into(self.reader, header, memoryview(self.window)[: self.stop - header])
 
 
 def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:
     """Read each local header: only it says where the data begins."""
-    headers, unpack, size = _Headers(reader), _LOCAL.unpack_from, reader.size
-    records = []
+    headers, unpack, size, made = _Headers(reader), _LOCAL.unpack_from, reader.size, tuple.__new__
+    records: list[Record] = []
+    window, start, stop = headers.window, 0, 0
     for entry in entries:
         name, flags, method, crc32, stored, nbytes, header = entry
         after = header + _LOCAL.size + len(name)
         if after > size:
             faults.add(f"{_text(name)}: its local header at byte {header:,} is past the end of the file")
             continue
-        raw = headers.at(header, after - header)
-        fields = unpack(raw)
+        if header < start or after > stop:
+            headers.read(header, after - header)
+            window, start, stop = headers.window, headers.start, headers.stop
+        fields = unpack(window, header - start)
         offset = after + fields[-1]
-        why = _contradiction(entry, fields, raw[_LOCAL.size :])
+        same = fields[:-1] == (_LOCAL_SIGNATURE, flags, method, crc32, stored, nbytes, len(name))
+        if not same:
+            same = fields[:-1] == (_LOCAL_SIGNATURE, flags, method, 0, 0, 0, len(name)) and flags & _DESCRIPTOR
+        at = header - start + _LOCAL.size
+        if not same or method or stored != nbytes or window[at : after - start] != name:
+            why = _contradiction(entry, fields, window[at : after - start])
+        else:
+            why = ""
         if why:
             faults.add(f"{_text(name)}: {why} (local header at byte {header:,})")
         elif offset + stored > size:
@@ -276,15 +291,15 @@ def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[
         elif flags & _ENCRYPTED or method not in (_STORED, _DEFLATED):
             _refuse(reader.path, entry)
         else:
-            records.append(
-                Record(_text(name), offset, nbytes, stored, crc32 or (None if nbytes else 0), method, header)
-            )
+            text = name.decode("utf-8", "replace")
+            crc = crc32 or (None if nbytes else 0)
+            records.append(made(Record, (text, offset, nbytes, stored, crc, method, header)))
     return records
 
 
 def _contradiction(entry: _Entry, fields: Sequence[int], name: bytearray) -> str:
     """How a local header contradicts its entry in the directory; "" where it does not."""
-    signature, _, flags, method, _, _, crc32, stored, nbytes, length, _ = fields
+    signature, flags, method, crc32, stored, nbytes, length, _ = fields
     if signature != _LOCAL_SIGNATURE:
         return "there is no local header where the directory says"
     if length != len(name) or name != entry.name:
@@ -314,6 +329,14 @@ def _refuse(path: str, entry: _Entry) -> NoReturn:
 
 def _check_overlap(records: Sequence[Record], directory: int, faults: _Faults) -> None:
     """Records in the order of the file must end where the next begins; a deceiver lets two names share bytes."""
+    reached = 0
+    for _, offset, _, stored, _, _, header in records:
+        if header < reached:
+            break
+        reached = offset + stored
+    else:
+        if reached <= directory:
+            return
     ordered = sorted(records, key=lambda record: record.header)
     for record, following in zip_longest(ordered, ordered[1:]):
         limit = directory if following is None else following.header

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from unmoor.errors import RankError, SaveError, UnmoorError, UsageError
 from unmoor.live.snapshots import staged
+from unmoor.live.staging import Loan
 from unmoor.values.text import count
 
 from .planners import SavePlanner
@@ -27,7 +28,8 @@ __all__ = ["Job", "failure_of", "own_failure", "stage", "write", "write_behind",
 class Job:
     """One rank's part of a save of `share` into the hidden folder `folder`, by all ranks of `group`.
 
-    `path` is where it will be; `complete` is called on the group's rank 0 once all ranks have written.
+    `path` is where it will be; `complete` is called on the group's rank 0 once all ranks have written. `behind` tells
+    that a thread of its own writes, while the run goes on.
     """
 
     share: Share
@@ -36,10 +38,12 @@ class Job:
     group: Any
     complete: Callable[[str], None]
     progress: Callable[[int], None] | None = None
+    behind: bool = False
 
     def writer(self) -> Writer:
         """Torch's writer for it."""
-        return Writer(self.folder, path=self.path, share=self.share, complete=self.complete, progress=self.progress)
+        told: dict[str, Any] = {"complete": self.complete, "progress": self.progress, "behind": self.behind}
+        return Writer(self.folder, path=self.path, share=self.share, **told)
 
 
 def write(job: Job) -> Any:
@@ -52,15 +56,15 @@ def write(job: Job) -> Any:
     )
 
 
-def stage(job: Job, *, copied: bool) -> Job:
-    """The job with copies on the CPU of all that this rank writes (`copied`: they are that already).
+def stage(job: Job, loan: Loan | None) -> Job:
+    """The job with copies of all that this rank writes, in the memory of `loan` (None: they are copies already).
 
     Called by all ranks of the group, whose writes then talk through a group of their own: the run's collectives go on
     meanwhile. Raises UsageError where this build of torch has no gloo.
     """
     apart = _apart(job.group)
-    share = job.share if copied else replace(job.share, values=staged(job.share.values))
-    return replace(job, share=share, group=apart)
+    share = job.share if loan is None else replace(job.share, values=staged(job.share.values, loan))
+    return replace(job, share=share, group=apart, behind=True)
 
 
 def write_behind(job: Job) -> Future[Any]:

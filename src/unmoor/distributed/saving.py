@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from unmoor.errors import UsageError
+from unmoor.execute.yielding import step_back
 from unmoor.live.content import Content
 from unmoor.live.held import Held
 from unmoor.live.layouts import strided_parts
@@ -191,7 +192,8 @@ class Writer(FileSystemWriter):
 
     folder: where that is, made already. path: the name under which it will be known. aliases: as in Share.
     complete: called on the coordinator, with the save's id, once `.metadata` is in the folder.
-    progress: called with bytes written since its last call, by the thread that writes.
+    progress: called with bytes written since its last call, by the thread that writes. behind: that thread is one of
+    its own, which lets the run go first.
     """
 
     def __init__(
@@ -202,6 +204,7 @@ class Writer(FileSystemWriter):
         share: Share,
         complete: Callable[[str], None],
         progress: Callable[[int], None] | None,
+        behind: bool = False,
     ) -> None:
         super().__init__(folder, sync_files=True)
         self._folder = folder
@@ -209,6 +212,7 @@ class Writer(FileSystemWriter):
         self._share = share
         self._complete = complete
         self._told = progress
+        self._behind = behind
 
     def storage_meta(self) -> StorageMeta:
         """What torch notes of the place, in which the hidden name has no business."""
@@ -220,6 +224,8 @@ class Writer(FileSystemWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's items; a rank without any makes no file."""
+        if self._behind:
+            step_back()
         results: list[WriteResult] = []
         if plan.items:
             name = f"{plan.storage_data.prefix}0.distcp"

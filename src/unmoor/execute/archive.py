@@ -9,14 +9,16 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+from unmoor.values.pausing import collector_paused
 
 from . import crew
 from .checksums import combine, crc32
+from .fetching import chunks, copy, gather
 from .sinks import Blob, Buffers, Ring
 from .zipping import ALIGNMENT, ZIP64_FROM, Member, descriptor, directory, local_header, place
 
@@ -40,10 +42,11 @@ PIECE: Final = 16 << 20
 CHUNK: Final = 1 << 20
 #: Records below this are put together with their neighbours and written by one call.
 SMALL: Final = 128 << 10
+#: Records that come to less than this each are written by one thread: there Python's own work takes the time.
+BUSY: Final = 8 << 10
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Record:
+class Record(NamedTuple):
     """One record: its name below the archive's top folder, its length, and where its bytes come from."""
 
     name: str
@@ -163,9 +166,9 @@ class ArchiveFile:
             return written
         writing = _Writing(self._out, name, zip64_from, crew.Meter(progress))
         writing.write(records, threads=threads, buffer_bytes=buffer_bytes, buffers=buffers)
-        writing.write(finish(writing.receipts()), threads=1, buffer_bytes=buffer_bytes)
+        writing.write(finish(writing.receipts), threads=1, buffer_bytes=buffer_bytes)
         self.end += writing.close()
-        return writing.receipts()
+        return writing.receipts
 
     def append_bytes(self, data: bytes | memoryview) -> None:
         """Append bytes as they are."""
@@ -191,7 +194,7 @@ def _assembled(
         for record, member in zip(found, place(sizes, len(made), zip64_from=ZIP64_FROM), strict=True):
             made.extend(bytes(member.end - len(made)))
             data = memoryview(made)[member.data : member.data_end]
-            _copy(record.source, 0, data)
+            copy(record.source, 0, data)
             crc = crc32(data)
             data.release()
             made[member.header : member.data] = local_header(member, crc)
@@ -263,13 +266,17 @@ _Job = _Bundle | _Part
 
 
 class _Writing:
-    """An archive on its way: its members so far, and the sums of the parts of each."""
+    """An archive on its way: its members so far, and the sums of the parts of each.
+
+    `receipts` are name -> (offset, bytes, CRC-32) of the records that are written.
+    """
 
     def __init__(self, out: _Writer, name: str, zip64_from: int, meter: crew.Meter) -> None:
         self.out, self.name, self.zip64_from, self.meter = out, name, zip64_from, meter
         self.records: list[Record] = []
         self.members: list[Member] = []
         self.crcs: list[int] = []
+        self.receipts: dict[str, tuple[int, int, int]] = {}
         self._sums: dict[int, dict[int, tuple[int, int]]] = {}
         self._missing: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -278,21 +285,21 @@ class _Writing:
     def end(self) -> int:
         return self.members[-1].end if self.members else 0
 
-    def receipts(self) -> dict[str, tuple[int, int, int]]:
-        rows = zip(self.records, self.members, self.crcs, strict=True)
-        return {record.name: (member.data, member.nbytes, crc) for record, member, crc in rows}
-
     def write(
         self, records: Sequence[Record], *, threads: int, buffer_bytes: int, buffers: Buffers | None = None
     ) -> None:
         """Append `records` behind those that are there."""
-        first = len(self.members)
-        sizes = ((f"{self.name}/{record.name}", record.nbytes) for record in records)
-        self.members += place(sizes, self.end, zip64_from=self.zip64_from)
+        first, start = len(self.members), self.end
+        sizes = [(f"{self.name}/{name}", nbytes) for name, nbytes, _ in records]
+        with collector_paused():
+            self.members += place(sizes, self.end, zip64_from=self.zip64_from)
         self.records += records
         self.crcs += [0] * len(records)
+        threads = threads if self.end - start > len(records) * BUSY else 1
         jobs = list(self._jobs(first, crew.share(buffer_bytes, threads, buffers)))
         crew.run_with_ring(jobs, self._work, threads=threads, buffer_bytes=buffer_bytes, buffers=buffers)
+        rows = zip(records, self.members[first:], self.crcs[first:], strict=True)
+        self.receipts.update((record.name, (member.data, member.nbytes, crc)) for record, member, crc in rows)
 
     def close(self) -> int:
         """Write the directory; the length of the archive."""
@@ -301,14 +308,16 @@ class _Writing:
         return self.end + len(tail)
 
     def _jobs(self, first: int, buffer_bytes: int) -> Iterator[_Job]:
-        limit = min(CHUNK, buffer_bytes)
-        opened = first
-        for index in range(first, len(self.members)):
-            member = self.members[index]
-            alone = member.nbytes >= SMALL or member.end - member.header > limit
-            if opened < index and (alone or member.end - self.members[opened].header > limit):
+        limit = min(CHUNK, buffer_bytes) // 2  # a bundle is in memory twice: in pieces, and as one
+        opened, origin = first, self.end
+        for index, member in enumerate(self.members[first:], first):
+            nbytes, header, end = member.nbytes, member.header, member.end
+            alone = nbytes >= SMALL or end - header > limit
+            if opened == index:
+                origin = header
+            elif alone or end - origin > limit:
                 yield _Bundle(opened, index)
-                opened = index
+                opened, origin = index, header
             if alone:
                 opened = index + 1
                 yield from self._parts(index)
@@ -317,9 +326,9 @@ class _Writing:
 
     def _parts(self, index: int) -> Iterator[_Part]:
         nbytes = self.members[index].nbytes
-        parts = [_Part(index, start, min(start + PIECE, nbytes)) for start in range(0, nbytes, PIECE)]
-        self._missing[index], self._sums[index] = len(parts), {}
-        return iter(parts)
+        starts = range(0, max(1, nbytes), PIECE)
+        self._missing[index], self._sums[index] = len(starts), {}
+        return (_Part(index, start, min(start + PIECE, nbytes)) for start in starts)
 
     def _work(self, job: _Job, ring: Ring) -> None:
         if isinstance(job, _Bundle):
@@ -328,27 +337,22 @@ class _Writing:
             self._write_part(job, ring)
 
     def _write_bundle(self, bundle: _Bundle, ring: Ring) -> None:
-        buffer = ring.take()
-        origin = self.members[bundle.first].header
-        for index in range(bundle.first, bundle.last):
-            member = self.members[index]
-            _copy(self.records[index].source, 0, buffer[member.data - origin : member.data_end - origin])
-        ring.settle(buffer)
-        for index in range(bundle.first, bundle.last):
-            member = self.members[index]
-            target = buffer[member.header - origin : member.end - origin]
-            lead, tail = member.data - member.header, member.data_end - member.header
-            crc = self.crcs[index] = crc32(target[lead:tail])
-            target[:lead] = local_header(member, crc)
-            target[tail:] = descriptor(member, crc)
-        last = self.members[bundle.last - 1]
-        _write_all(self.out, origin, buffer[: last.end - origin])
-        self.meter.advance(sum(member.nbytes for member in self.members[bundle.first : bundle.last]))
+        members = self.members[bundle.first : bundle.last]
+        origin = members[0].header
+        records = zip(self.records[bundle.first : bundle.last], members, strict=True)
+        data = gather(((record.source, member.data - origin, member.nbytes) for record, member in records), ring)
+        pieces: list[bytes | memoryview] = []
+        for index, member in enumerate(members):
+            chunk = data[index]
+            crc = self.crcs[bundle.first + index] = crc32(chunk)
+            pieces += local_header(member, crc), chunk, descriptor(member, crc)
+        _write_all(self.out, origin, b"".join(pieces))
+        self.meter.advance(sum(map(len, data)))
 
     def _write_part(self, part: _Part, ring: Ring) -> None:
         member, source = self.members[part.index], self.records[part.index].source
         crc, position = 0, part.start
-        for chunk in _chunks(source, part.start, part.end, ring):
+        for chunk in chunks(source, part.start, part.end, CHUNK, ring):
             crc = crc32(chunk, crc)
             _write_all(self.out, member.data + position, chunk)
             position += len(chunk)
@@ -369,40 +373,3 @@ class _Writing:
         member = self.members[part.index]
         _write_all(self.out, member.header, local_header(member, total))
         _write_all(self.out, member.data_end, descriptor(member, total))
-
-
-def _chunks(source: bytes | Blob, start: int, end: int, ring: Ring) -> Iterator[memoryview]:
-    """Bytes `start` to `end` in order. Of what must be fetched, the next chunks are on their way meanwhile."""
-    ahead: deque[memoryview] = deque()
-    for position in range(start, end, CHUNK):
-        nbytes = min(CHUNK, end - position)
-        view = _view(source, position, nbytes)
-        if view is not None or isinstance(source, bytes):
-            yield view
-            continue
-        chunk = ring.take()[:nbytes]
-        source.fetch(position, chunk)
-        ahead.append(chunk)
-        if len(ahead) == ring.slots:
-            yield _settled(ahead.popleft(), ring)
-    while ahead:
-        yield _settled(ahead.popleft(), ring)
-
-
-def _settled(chunk: memoryview, ring: Ring) -> memoryview:
-    ring.settle(chunk)
-    return chunk
-
-
-def _view(source: bytes | Blob, offset: int, nbytes: int) -> memoryview | None:
-    if isinstance(source, bytes):
-        return memoryview(source)[offset : offset + nbytes]
-    return source.direct(offset, nbytes)
-
-
-def _copy(source: bytes | Blob, offset: int, target: memoryview) -> None:
-    view = _view(source, offset, len(target)) if target else memoryview(b"")
-    if view is None and not isinstance(source, bytes):
-        source.fetch(offset, target)
-    elif view is not None:
-        target[:] = view

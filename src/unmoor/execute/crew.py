@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from .sinks import Buffers, Ring
 
-__all__ = ["Meter", "run", "run_with_ring", "share"]
+__all__ = ["Meter", "ring_of", "run", "run_with_ring", "share"]
 
 Job = TypeVar("Job")
 _SMALLEST: Final = 64
@@ -22,6 +22,8 @@ _SMALLEST: Final = 64
 
 class _OneBuffer:
     """The ring of a thread where no device is concerned."""
+
+    slots: Final = 1
 
     def __init__(self, nbytes: int) -> None:
         self._buffer = memoryview(mmap.mmap(-1, nbytes))
@@ -46,6 +48,11 @@ def share(buffer_bytes: int, threads: int, buffers: Buffers | None = None) -> in
         return max(_SMALLEST, buffer_bytes // max(1, threads) // _SMALLEST * _SMALLEST)
     each = max(_SMALLEST, buffer_bytes // (max(1, threads) * buffers.slots))
     return 1 << each.bit_length() - 1
+
+
+def ring_of(buffers: Buffers | None, nbytes: int) -> Ring:
+    """The ring of the calling thread: of `buffers`, or one buffer of the host. The caller closes it."""
+    return _OneBuffer(nbytes) if buffers is None else buffers.ring(nbytes)
 
 
 def run(
@@ -75,7 +82,7 @@ def run_with_ring(
 ) -> None:
     """As `run`, calling `work(job, ring)`: it takes as many buffers as it wants from its thread's ring."""
     threads = max(1, min(threads, len(jobs)))
-    crew = _Crew(jobs, work, partial(buffers.ring if buffers else _OneBuffer, share(buffer_bytes, threads, buffers)))
+    crew = _Crew(jobs, work, partial(ring_of, buffers, share(buffer_bytes, threads, buffers)))
     if threads == 1:
         crew.serve()
     else:

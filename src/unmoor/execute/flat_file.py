@@ -1,4 +1,4 @@
-"""Writes a file that is a head and the bytes of blobs behind it, in their order, through one bounded buffer.
+"""Writes a file that is a head and the bytes of blobs behind it, in their order, through one ring of bounded buffers.
 
 Decides nothing about what is saved; `commit.publish` makes a save atomic.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Final
 
-from .sinks import Blob
+from .crew import ring_of
+from .fetching import chunks
+from .sinks import Blob, Buffers
 
 __all__ = ["write_flat"]
 
@@ -24,19 +27,21 @@ def write_flat(
     *,
     buffer_bytes: int,
     progress: Callable[[int], None] | None,
+    buffers: Buffers | None = None,
 ) -> int:
     """Write `head` and then all blobs, given with their bytes, over what is at `path`; the length of the file.
 
     Pieces of a blob begin at multiples of 16 bytes. `progress` gets the bytes of blobs done since its last call.
+    `buffers` are what the blobs' devices copy best into.
     Raises OSError as the system gives it; what is at `path` is then of no use.
     """
-    buffer = memoryview(bytearray(max(_ELEMENT, min(_CHUNK, buffer_bytes) // _ELEMENT * _ELEMENT)))
+    each = buffer_bytes // (1 if buffers is None else buffers.slots)
+    size = max(_ELEMENT, min(_CHUNK, each) // _ELEMENT * _ELEMENT)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)
     try:
         end = _write_all(handle, memoryview(head))
-        for nbytes, blob in blobs:
-            for start in range(0, nbytes, len(buffer)):
-                piece = _piece(blob, start, min(len(buffer), nbytes - start), buffer)
+        with closing(ring_of(buffers, size)) as ring:
+            for piece in (piece for nbytes, blob in blobs for piece in chunks(blob, 0, nbytes, size, ring)):
                 end += _write_all(handle, piece)
                 if progress is not None:
                     progress(len(piece))
@@ -44,15 +49,6 @@ def write_flat(
     finally:
         os.close(handle)
     return end
-
-
-def _piece(blob: Blob, start: int, nbytes: int, buffer: memoryview) -> memoryview:
-    view = blob.direct(start, nbytes)
-    if view is not None:
-        return view
-    target = buffer[:nbytes]
-    blob.fetch(start, target)
-    return target
 
 
 def _write_all(handle: int, data: memoryview) -> int:

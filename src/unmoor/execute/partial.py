@@ -15,8 +15,9 @@ from .tiling import extent, tiles
 
 __all__ = ["PIECE", "STAGED", "part_jobs", "split"]
 
-#: Bytes of one direct read: enough to forget the cost of the call, few enough to share one storage among threads.
-PIECE: Final = 16 << 20
+#: Bytes of one direct read: enough to forget the cost of the call, few enough to share one storage among threads, and
+#: for what the threads read at a time to lie together: the system reads ahead of them as of one.
+PIECE: Final = 4 << 20
 #: Bytes of one read through the buffer, of a storage that is larger than the buffer.
 STAGED: Final = 4 << 20
 

@@ -91,7 +91,7 @@ def _chunked_fault(node: TensorNode, storage: Storage) -> str:
 
 def _reach_fault(node: TensorNode, span: Span) -> str:
     last = (node.offset + extent(node.shape, node.stride)) * dtype_bytes(node.dtype)
-    if last > span.nbytes or node.offset < 0 or (node.stride and min(node.stride) < 0):
+    if last > span.nbytes or min(node.offset, *node.stride, 0) < 0:
         return f"its elements reach out of its storage of {span.nbytes:,} bytes"
     return ""
 

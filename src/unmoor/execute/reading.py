@@ -23,7 +23,7 @@ __all__ = ["OpenSpan", "Reading"]
 OpenSpan = Callable[[str], Reader]
 
 #: Bytes summed at a time: read by one call and summed while they are in the cache.
-CHUNK: Final = 1 << 20
+CHUNK: Final = 512 << 10
 
 
 @dataclass(slots=True)
@@ -99,6 +99,7 @@ class Reading:
         else:
             data = memory[piece.start - into.start : piece.end - into.start]
             self.touched.add(into.slot)
+            into.sink.expect(piece.start - into.start, piece.end - into.start)
         apart = block.in_part and self._wants(block)
         crc = self._fill(reader, block.span.offset + piece.start, data, checked=piece.counted or apart)
         if apart:
@@ -152,10 +153,14 @@ class Reading:
 
     def _deliver_whole(self, block: Block, data: memoryview) -> None:
         for taker in block.takers:
-            if type(taker) is Run:
-                self._take(taker, 0, data)
-            else:
-                self._accept(taker, taker.window, data)
+            self.touched.add(taker.slot)
+            try:
+                if isinstance(taker, Run):
+                    taker.take(0, data)
+                else:
+                    taker.sink.accept(taker.window, data)
+            except Exception as error:
+                raise _failure(taker.slot, error) from error
 
     def _take(self, run: Run, start: int, data: memoryview) -> None:
         self.touched.add(run.slot)

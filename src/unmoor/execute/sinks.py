@@ -50,6 +50,9 @@ class Sink(Parts, Protocol):
     def direct(self, nbytes: int) -> memoryview | None:
         """The whole memory as `nbytes` writable bytes in storage order, None where it is on a device or not dense."""
 
+    def expect(self, start: int, end: int) -> None:
+        """Be told that bytes `start` to `end` of what `direct` gave are written next: memory may be made ready."""
+
     def put(self, offset: int, data: memoryview) -> None:
         """Take `data` at byte `offset` of the memory in storage order.
 
@@ -79,6 +82,10 @@ class Blob(Protocol):
 
 class Ring(Protocol):
     """The buffers of one thread, in turn. Sinks and blobs that it calls may still be at earlier ones."""
+
+    @property
+    def slots(self) -> int:
+        """How many buffers there are."""
 
     def take(self) -> memoryview:
         """The next buffer, when nothing copies out of it or into it any more."""

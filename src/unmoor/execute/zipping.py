@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 __all__ = ["ALIGNMENT", "ZIP64_FROM", "Member", "central", "descriptor", "directory", "end_records", "local_header",
            "place"]  # fmt: skip
@@ -26,15 +26,18 @@ _CENTRAL: Final = struct.Struct("<4s6H3I5H2I")
 _END64: Final = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR: Final = struct.Struct("<4sIQI")
 _END: Final = struct.Struct("<4s4H2IH")
+_DESCRIPTOR: Final = struct.Struct("<4sIII")
+_LONG_DESCRIPTOR: Final = struct.Struct("<4sIQQ")
+_WIDE: Final = struct.Struct("<2H2Q")
 _FULL32, _FULL16 = 0xFFFFFFFF, 0xFFFF
 _UTF8, _DESCRIPTOR_FOLLOWS = 0x0800, 0x0008
 _PLAIN, _ZIP64 = 20, 45
 _TIME, _DATE = 0, (1 << 5) | 1  # midnight of 1980-01-01: the same state gives the same bytes
 _PADDING_TAG: Final = b"FB"
+_FIXED: Final = _LOCAL.size + 4
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """Where one record stands in an archive: its header, its data, and what follows them.
 
     `long` tells that its size needs ZIP64, `far` that its offset does, `utf8` that its name says how it is encoded.
@@ -60,10 +63,9 @@ def place(sizes: Iterable[tuple[str | bytes, int]], start: int, *, zip64_from: i
     for name, nbytes in sizes:
         encoded = name.encode() if isinstance(name, str) else name
         long, far = nbytes >= zip64_from, start >= zip64_from
-        extra = 0
+        data = start + _FIXED + len(encoded)
         if long or far:
-            extra = 4 + (16 if long else 0) + (8 if far else 0)
-        data = start + _LOCAL.size + len(encoded) + 4 + extra
+            data += 4 + (16 if long else 0) + (8 if far else 0)
         data += -data % ALIGNMENT
         end = data + nbytes
         if nbytes:
@@ -74,29 +76,28 @@ def place(sizes: Iterable[tuple[str | bytes, int]], start: int, *, zip64_from: i
 
 def local_header(member: Member, crc: int) -> bytes:
     """The bytes from `member.header` to `member.data`."""
-    size = _FULL32 if member.long else member.nbytes
-    wide = struct.pack("<2H2Q", 1, 16, member.nbytes, member.nbytes) if member.long else b""
-    extra = member.data - member.header - _LOCAL.size - len(member.name)
-    pad = extra - len(wide) - 4
-    return b"".join(
-        (
-            _LOCAL.pack(b"PK\3\4", _version(member), _flags(member), 0, _TIME, _DATE, crc, size, size,
-                        len(member.name), extra),
-            member.name,
-            wide,
-            _PADDING_TAG,
-            struct.pack("<H", pad),
-            b"Z" * pad,
-        )
-    )  # fmt: skip
+    name, nbytes, header, data, _, long, far, utf8 = member
+    size = _FULL32 if long else nbytes
+    wide = _WIDE.pack(1, 16, nbytes, nbytes) if long else b""
+    extra = data - header - _LOCAL.size - len(name)
+    flags, version = _flags(nbytes, utf8=utf8), _ZIP64 if long or far else _PLAIN
+    fixed = _LOCAL.pack(b"PK\3\4", version, flags, 0, _TIME, _DATE, crc, size, size, len(name), extra)
+    return fixed + name + wide + _padding(extra - len(wide))
+
+
+@lru_cache(maxsize=256)
+def _padding(nbytes: int) -> bytes:
+    """An extra field of `nbytes` bytes, 4 of which are its head."""
+    return _PADDING_TAG + struct.pack("<H", nbytes - 4) + b"Z" * (nbytes - 4)
 
 
 def descriptor(member: Member, crc: int) -> bytes:
     """The bytes from `member.data_end` to `member.end`."""
-    if not member.nbytes:
+    nbytes = member.nbytes
+    if not nbytes:
         return b""
-    form = "<4sIQQ" if member.long or member.far else "<4sIII"
-    return struct.pack(form, b"PK\7\x08", crc, member.nbytes, member.nbytes)
+    form = _LONG_DESCRIPTOR if member.long or member.far else _DESCRIPTOR
+    return form.pack(b"PK\7\x08", crc, nbytes, nbytes)
 
 
 def directory(members: Sequence[Member], crcs: Sequence[int], start: int, *, zip64_from: int) -> bytes:
@@ -119,19 +120,18 @@ def end_records(number: int, size: int, start: int, *, zip64_from: int) -> bytes
 
 def central(member: Member, crc: int) -> bytes:
     """The entry of one record in the central directory."""
-    values = ([member.nbytes, member.nbytes] if member.long else []) + ([member.header] if member.far else [])
-    extra = struct.pack(f"<2H{len(values)}Q", 1, 8 * len(values), *values) if values else b""
-    size = _FULL32 if member.long else member.nbytes
+    name, nbytes, header, _, _, long, far, utf8 = member
+    extra = b""
+    if long or far:
+        values = ([nbytes, nbytes] if long else []) + ([header] if far else [])
+        extra = struct.pack(f"<2H{len(values)}Q", 1, 8 * len(values), *values)
+    size, flags, version = _FULL32 if long else nbytes, _flags(nbytes, utf8=utf8), _ZIP64 if long or far else _PLAIN
     fixed = _CENTRAL.pack(
-        b"PK\1\2", _version(member), _version(member), _flags(member), 0, _TIME, _DATE, crc, size, size,
-        len(member.name), len(extra), 0, 0, 0, 0, _FULL32 if member.far else member.header,
+        b"PK\1\2", version, version, flags, 0, _TIME, _DATE, crc, size, size, len(name), len(extra), 0, 0, 0, 0,
+        _FULL32 if far else header,
     )  # fmt: skip
-    return fixed + member.name + extra
+    return fixed + name + extra
 
 
-def _version(member: Member) -> int:
-    return _ZIP64 if member.long or member.far else _PLAIN
-
-
-def _flags(member: Member) -> int:
-    return (_UTF8 if member.utf8 else 0) | (_DESCRIPTOR_FOLLOWS if member.nbytes else 0)
+def _flags(nbytes: int, *, utf8: bool) -> int:
+    return (_UTF8 if utf8 else 0) | (_DESCRIPTOR_FOLLOWS if nbytes else 0)

@@ -15,13 +15,14 @@ import torch
 from torch import nn
 
 from unmoor.errors import UsageError
+from unmoor.values.dtypes import DTYPES
 from unmoor.values.nodes import CompositeTensor, Opaque, Storage, TensorNode
 from unmoor.values.plan import Change
 from unmoor.values.text import count, key_text
 
 from .held import Held
 from .layouts import is_jagged, unsaveable
-from .shards import whole
+from .shards import is_ordinary, whole
 from .stored import unwritable
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ _NO_BYTES: Final = _NoBytes()
 _WIDEST: Final = 8 * 255 - 1
 """Bits of the largest int that torch's safe loading reads."""
 _LEAVES: Final = (bool, int, float, str, bytes, _NoBytes, type(None))
+_AS_THEY_ARE: Final = frozenset({bool, float, str, type(None), *_TORCH_LEAVES})
+_TENSORS: Final = frozenset({torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter)})
+_SAVEABLE: Final = frozenset(getattr(torch, name) for name in DTYPES if hasattr(torch, name))
 
 _PLAIN: Final = (
     "Save plain values in their place: vars(args), dataclasses.asdict(value), list(values), obj.state_dict(), "
@@ -76,14 +80,16 @@ class Cleaner:
     def clean(self, value: Any, keys: tuple[Any, ...]) -> Any:
         """The value that is written in the place of `value`, which stands at `keys`."""
         kind = type(value)
-        if kind in _LEAVES or isinstance(value, _TORCH_LEAVES):
+        if kind in _AS_THEY_ARE:
+            return value
+        if kind in _LEAVES:
             self._refuse_wide(value, keys)
             return _leaf(value)
         if id(value) in self._done:
             self._again(value, keys)
             return self._done[id(value)]
         self._keep.append(value)
-        seen = whole(value, key_text(keys))
+        seen = value if is_ordinary(value) else whole(value, key_text(keys))
         if isinstance(seen, Held):
             self._content.held[keys] = seen
             return self._remember(value, seen)
@@ -120,7 +126,8 @@ class Cleaner:
         made: Any = {} if isinstance(value, defaultdict) else type(value)()
         self._remember(value, made)
         for key, item in value.items():
-            made[self._key(key, keys)] = self.clean(item, (*keys, key))
+            name = key if type(key) is str else self._key(key, keys)
+            made[name] = item if type(item) in _AS_THEY_ARE else self.clean(item, (*keys, key))
         if isinstance(value, defaultdict):
             self._tell(keys, "collections.defaultdict", "dict")
         if hasattr(value, "_metadata"):
@@ -145,16 +152,20 @@ class Cleaner:
             self._refused.append(f"{key_text(keys) or '(root)'}: an int of {value.bit_length():,} bits")
 
     def _tensor(self, value: torch.Tensor, keys: tuple[Any, ...]) -> torch.Tensor:
+        if type(value) not in _TENSORS or value.is_meta or value.dtype not in _SAVEABLE:
+            self._refuse_tensor(value, keys)
+        self._content.tensors[keys] = value
+        return value
+
+    def _refuse_tensor(self, value: torch.Tensor, keys: tuple[Any, ...]) -> None:
+        """Note why a tensor cannot be saved, if it cannot."""
         why = unsaveable(value)
-        known = (torch.Tensor, nn.Parameter, nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter)
-        if type(value) not in known and not is_jagged(value):
+        if type(value) not in _TENSORS and not is_jagged(value):
             why = f"a tensor of class {_name(value)}"
         if value.device.type == "meta":
             self._refused.append(f"{key_text(keys)} (meta): it holds no data")
         elif why:
             self._refused.append(f"{key_text(keys)}: {why}")
-        self._content.tensors[keys] = value
-        return value
 
     def _stored(self, value: TensorNode | CompositeTensor, keys: tuple[Any, ...]) -> TensorNode | CompositeTensor:
         why = unwritable(value)
@@ -164,6 +175,8 @@ class Cleaner:
         return value
 
     def _other(self, value: Any, keys: tuple[Any, ...]) -> Any:
+        if isinstance(value, _TORCH_LEAVES):
+            return value
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.ndarray):
             return self._array(value, keys)

@@ -19,6 +19,7 @@ from unmoor.errors import UsageError
 from unmoor.values.beside import FROZEN, NAMES
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.pausing import collector_paused
 from unmoor.values.plan import Change
 from unmoor.values.ranks import RANKS
 
@@ -89,6 +90,7 @@ class Content:
         return counts
 
 
+@collector_paused()
 def plain_tree(tree: Any) -> Content:
     """A tree as given to torch.save, ready to write. Raises UsageError naming every value that would need code."""
     content = Content(tree=None)
@@ -104,6 +106,7 @@ def plain_tree(tree: Any) -> Content:
     return content
 
 
+@collector_paused()
 def collect(roles: Mapping[str, Any], extra: Mapping[str, Any], *, rng: bool, generators: Mapping[str, Any]) -> Content:
     """The state of all objects that were passed, and of the random number streams.
 

@@ -8,6 +8,7 @@ device 0 for all.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -174,6 +175,7 @@ def is_available(name: str) -> bool:
     return (int(index) if index else 0) < available().get(kind, 0)
 
 
+@lru_cache(maxsize=256)
 def tag(device: torch.device) -> str:
     """A live device as a tag, in the one spelling that values use."""
     return normalize_tag(str(device))

@@ -19,7 +19,8 @@ from unmoor.values.text import is_text, key_text
 
 from .content import Content
 from .layouts import layout_of
-from .sinks import host_memory
+from .pinned import host_memory
+from .rings import fetch
 
 __all__ = ["DenseBlob", "Flat", "flatten"]
 
@@ -137,7 +138,10 @@ class DenseBlob:
         self.nbytes = tensor.numel() * tensor.itemsize
         lazy = tensor.is_conj() or tensor.is_neg()
         self._tensor = tensor if lazy else tensor.view(_NUMBERS.get(tensor.itemsize, tensor.dtype))
-        self._host = not lazy and tensor.is_contiguous() and tensor.device.type == "cpu"
+        self.device = tensor.device
+        plain = not lazy and tensor.is_contiguous()
+        self._host = plain and tensor.device.type == "cpu"
+        self._flat = self._tensor.reshape(-1).view(torch.uint8) if plain and not self._host else None
 
     def direct(self, offset: int, nbytes: int) -> memoryview | None:
         """These bytes where they are; None where they must be put in order first."""
@@ -147,6 +151,9 @@ class DenseBlob:
 
     def fetch(self, offset: int, target: memoryview) -> None:
         """Copy bytes from `offset`, a whole number of elements, into `target`, which holds whole elements."""
+        if self._flat is not None:
+            fetch(target, self._flat[offset : offset + len(target)])
+            return
         size = self._tensor.itemsize
         flat = torch.frombuffer(target, dtype=torch.uint8).view(self._tensor.dtype)
         _fill(flat, self._tensor, offset // size)

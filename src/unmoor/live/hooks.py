@@ -6,6 +6,7 @@ class that overrides saving or loading, makes a module go through its own method
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from torch import nn
@@ -13,7 +14,7 @@ from torch import nn
 from .layouts import copies_by_itself
 from .wrappers import Place, walk
 
-__all__ = ["is_plain_module", "local_metadata"]
+__all__ = ["are_plain", "is_plain_module", "local_metadata"]
 
 _UPGRADES_ONLY: Final = frozenset({"_NormBase", "_BatchNorm", "_InstanceNorm"})
 """Classes of torch.nn whose own loading only upgrades files of torch before 0.4.1."""
@@ -40,19 +41,39 @@ _HOOKS: Final = (
 
 def is_plain_module(module: nn.Module) -> bool:
     """Whether every submodule saves and loads the way nn.Module does, wrappers left out."""
-    return all(_is_plain(place.module) for place in walk(module))
+    return are_plain(walk(module))
 
 
-def _is_plain(module: nn.Module) -> bool:
-    cls = type(module)
+def are_plain(places: Iterable[Place]) -> bool:
+    """The same of all places of a module."""
+    classes: dict[type[nn.Module], bool] = {}
+    for place in places:
+        module = place.module
+        cls = type(module)
+        if cls not in classes:
+            classes[cls] = _is_plain_class(cls)
+        if not (classes[cls] and _is_plain(module)):
+            return False
+    return True
+
+
+def _is_plain_class(cls: type[nn.Module]) -> bool:
     return (
         _loads_plainly(cls)
         and _saves_plainly(cls)
         and cls.state_dict is nn.Module.state_dict
         and cls.load_state_dict is nn.Module.load_state_dict
-        and all(map(_is_harmless, _hooks(module)))
-        and not any(map(copies_by_itself, [*module._parameters.values(), *module._buffers.values()]))
     )
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether neither hooks nor tensors of one module ask for a way of their own."""
+    if not all(map(_is_harmless, _hooks(module))):
+        return False
+    for held in (module._parameters, module._buffers):
+        if held and any(map(copies_by_itself, held.values())):
+            return False
+    return True
 
 
 def _loads_plainly(cls: type[nn.Module]) -> bool:
@@ -69,7 +90,7 @@ def _saves_plainly(cls: type[nn.Module]) -> bool:
 
 
 def _hooks(module: nn.Module) -> list[Any]:
-    return [hook for attribute in _HOOKS for hook in getattr(module, attribute).values()]
+    return [hook for attribute in _HOOKS if (own := getattr(module, attribute)) for hook in own.values()]
 
 
 def _is_harmless(hook: Any) -> bool:

@@ -5,13 +5,16 @@ Their strided parts bear the names that describe gives the same parts in a file.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
 
 from unmoor.values.dtypes import DTYPES
 
-__all__ = ["copies_by_itself", "is_jagged", "layout_of", "strided_parts", "unsaveable"]
+__all__ = ["copies_by_itself", "dtype_name", "is_jagged", "layout_of", "strided_parts", "unsaveable"]
+
+_STRIDED: Final = torch.strided
 
 _COMPRESSED: Final = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -21,6 +24,12 @@ _COMPRESSED: Final = {
 }
 
 
+@lru_cache(maxsize=128)
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as values name it: `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def is_jagged(tensor: torch.Tensor) -> bool:
     """Whether this is torch's own nested tensor of layout jagged, which is a subclass."""
     return type(tensor).__module__ == "torch.nested._internal.nested_tensor"
@@ -28,7 +37,7 @@ def is_jagged(tensor: torch.Tensor) -> bool:
 
 def layout_of(tensor: torch.Tensor) -> str:
     """What a tensor is: strided (plain numbers in one storage), sparse_coo, ..., nested, jagged, quantized, packed."""
-    if tensor.layout != torch.strided:
+    if tensor.layout != _STRIDED:
         return str(tensor.layout).removeprefix("torch.")
     if tensor.is_quantized:
         return "packed" if DTYPES[str(tensor.dtype).removeprefix("torch.")].packing > 1 else "quantized"
@@ -37,7 +46,9 @@ def layout_of(tensor: torch.Tensor) -> str:
 
 def copies_by_itself(tensor: torch.Tensor | None) -> bool:
     """Whether torch's own copy_ replaces the values of such a tensor, where bytes cannot be streamed into it."""
-    return tensor is not None and layout_of(tensor) in ("sparse_coo", "quantized")
+    if tensor is None or (tensor.layout == _STRIDED and not tensor.is_quantized):
+        return False
+    return layout_of(tensor) in ("sparse_coo", "quantized")
 
 
 def strided_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:

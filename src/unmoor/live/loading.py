@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -21,6 +22,7 @@ from unmoor.values.strides import contiguous
 from unmoor.values.target import Slot
 
 from .held import Held
+from .memory import roomy_all
 from .sinks import TensorSink
 from .trees import Realizer, quantized
 
@@ -31,11 +33,16 @@ _NUMBERS: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 def allocate(slot: Slot) -> torch.Tensor | Held:
     """A new tensor for a slot that is to be made, or its parts: each on its own."""
-    dtype, device = dtype_of(slot.dtype), torch.device(slot.device)
+    dtype, device = _kind(slot.dtype, slot.device)
     if slot.boxes is None:
         return torch.empty_strided(slot.shape, slot.stride, dtype=dtype, device=device)
     parts = tuple((box, torch.empty(box.sizes, dtype=dtype, device=device)) for box in slot.boxes)
     return Held(torch.Size(slot.shape), dtype, device, parts)
+
+
+@lru_cache(maxsize=256)
+def _kind(dtype: str, device: str) -> tuple[torch.dtype, torch.device]:
+    return dtype_of(dtype), torch.device(device)
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -74,6 +81,7 @@ class LiveStorages:
             key: torch.UntypedStorage(storage.nbytes, device=torch.device(placed[key]))  # type: ignore[no-untyped-call]
             for key, storage in self._stored.items()
         }
+        roomy_all(self._live.values())
 
     def copies(self, names: Mapping[str, str]) -> list[Copy]:
         """The copies that fill them; `names` (storage key -> tensor path) say whose data an error is about."""
@@ -94,7 +102,8 @@ class LiveStorages:
 
     def sinks(self) -> dict[str, TensorSink]:
         """Storage key -> sink of its memory."""
-        return {key: TensorSink(self._flat(self._stored[key], live), dense=True) for key, live in self._live.items()}
+        flat = ((key, self._flat(self._stored[key], live)) for key, live in self._live.items())
+        return {key: TensorSink(tensor, dense=True, fresh=True) for key, tensor in flat}
 
     def _flat(self, storage: Storage, live: torch.UntypedStorage) -> torch.Tensor:
         dtype, shape, stride = self._layout(storage)

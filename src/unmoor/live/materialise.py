@@ -7,7 +7,7 @@ the new memory is swapped into the Parameter that is there, so that whoever hold
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,18 +15,29 @@ from torch import nn
 
 from unmoor.errors import DeviceError
 
-from .shards import is_shared_out
+from .memory import roomy_all
+from .shards import is_shared_out, local_of
+from .wrappers import Place
 
 __all__ = ["check_swaps", "materialise", "meta_names", "unsaved_meta"]
 
 
 def meta_names(tensors: Mapping[str, torch.Tensor]) -> frozenset[str]:
     """The names of tensors without data."""
-    return frozenset(name for name, tensor in tensors.items() if tensor.device.type == "meta")
+    return frozenset(name for name, tensor in tensors.items() if _is_meta(tensor))
 
 
-def unsaved_meta(module: nn.Module) -> tuple[str, ...]:
-    """Buffers on the meta device that no state dict holds, by name: nothing will fill them."""
+def _is_meta(tensor: Any) -> bool:
+    return tensor.is_meta if isinstance(tensor, torch.Tensor) else tensor.device.type == "meta"
+
+
+def unsaved_meta(module: nn.Module, places: Iterable[Place]) -> tuple[str, ...]:
+    """Buffers on the meta device that no state dict holds, by name: nothing will fill them.
+
+    `places` is the walk over the module, which tells at less cost that there is none.
+    """
+    if not any(m._non_persistent_buffers_set for place in places for m in (place.module, *place.wrappers)):
+        return ()
     return tuple(
         f"{prefix}.{name}" if prefix else name
         for prefix, inner in module.named_modules()
@@ -56,14 +67,19 @@ def _held(param: torch.Tensor) -> bool:
     return bool(weakref.getweakrefs(param)) or not known or param._use_count() > 1  # type: ignore[attr-defined]
 
 
-def materialise(module: nn.Module, device: str) -> None:
-    """Give memory on `device` to every tensor on the meta device, its values not set. Tied tensors stay tied."""
+def materialise(module: nn.Module, device: str) -> bool:
+    """Give memory on `device` to every tensor on the meta device, its values not set; whether there were any.
+
+    Tied tensors stay tied.
+    """
     made: dict[int, torch.Tensor] = {}
     for owner, name, tensor in list(_on_meta(module)):
         if id(tensor) not in made:
             made[id(tensor)] = _with_memory(tensor, device)
         if made[id(tensor)] is not tensor:
             owner[name] = made[id(tensor)]
+    roomy_all(map(local_of, made.values()))
+    return bool(made)
 
 
 def _on_meta(module: nn.Module) -> Iterator[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]]:

@@ -22,9 +22,9 @@ from unmoor.values.target import Slot, TargetModule
 from .devices import tag
 from .held import Held
 from .hooks import is_plain_module, local_metadata
-from .layouts import layout_of
+from .layouts import dtype_name, layout_of
 from .parametrized import parametrizations
-from .shards import Key, Piece, in_form_of, is_flat, is_shared_out, memory_of, pieces, prepare, whole
+from .shards import Key, Piece, in_form_of, is_flat, is_ordinary, is_shared_out, memory_of, pieces, prepare, whole
 from .wrappers import Place, names_of, unwrap, walk
 
 __all__ = [
@@ -69,19 +69,23 @@ def state_tensors(module: nn.Module) -> ModuleView:
 
     Raises UsageError for a DTensor that no one place of the whole belongs to.
     """
-    places = list(walk(module))
+    return _view(walk(module))
+
+
+def _view(places: list[Place]) -> ModuleView:
     for place in places:
         prepare(place)
     found = _Found()
     flats = _flat_pieces(places)
     for place in places:
         prefix, inner = place.prefix, place.module
-        found.wrappers |= dict.fromkeys(type(w).__name__ for w in place.wrappers)
+        if place.wrappers:
+            found.wrappers |= dict.fromkeys(type(w).__name__ for w in place.wrappers)
         found.metadata[prefix.rstrip(".")] = local_metadata(place)
         for name, flat, piece in flats.get(id(inner), ()):
             found.add(prefix + name, flat, piece.cut(memory_of(flat)), (id(flat), piece.number))
         for name, parameter in inner._parameters.items():
-            if parameter is not None and not is_flat(parameter):
+            if parameter is not None and (is_ordinary(parameter) or not is_flat(parameter)):
                 found.add(prefix + name, parameter, whole(parameter, prefix + name), (id(parameter), 0))
         for name, buffer in inner._buffers.items():
             if buffer is not None and name not in inner._non_persistent_buffers_set:
@@ -94,7 +98,8 @@ def state_tensors(module: nn.Module) -> ModuleView:
 def _flat_pieces(places: list[Place]) -> dict[int, list[tuple[str, torch.Tensor, Piece]]]:
     """Id of a module -> its own parameters that stand in a FlatParameter somewhere above it."""
     flats: dict[int, list[tuple[str, torch.Tensor, Piece]]] = {}
-    found = {id(p): p for place in places for p in place.module._parameters.values() if p is not None and is_flat(p)}
+    own = (place.module._parameters for place in places)
+    found = {id(p): p for held in own if held for p in held.values() if p is not None and is_flat(p)}
     for flat in found.values():
         for piece in pieces(flat):
             flats.setdefault(id(piece.module), []).append((piece.name, flat, piece))
@@ -162,70 +167,85 @@ def own_state(module: nn.Module, state: Mapping[str, Any]) -> OrderedDict[str, A
 
 def slot_of(identity: str, tensor: torch.Tensor | Held, *, device: torch.device | None = None, alias: str = "") -> Slot:
     """The slot that a live strided tensor is, or the parts of one, on `device` once it has been moved there."""
+    shape = tuple(tensor.shape)
     return Slot(
-        id=identity,
-        shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        stride=contiguous(tuple(tensor.shape)) if isinstance(tensor, Held) else tuple(tensor.stride()),
-        device=tag(device or tensor.device),
-        dense=isinstance(tensor, Held) or is_dense(tensor),
-        alias=alias,
-        boxes=tensor.boxes if isinstance(tensor, Held) else None,
+        identity,
+        shape,
+        dtype_name(tensor.dtype),
+        contiguous(shape) if isinstance(tensor, Held) else tuple(tensor.stride()),
+        tag(device or tensor.device),
+        isinstance(tensor, Held) or is_dense(tensor),
+        False,
+        alias,
+        False,
+        "strided",
+        tensor.boxes if isinstance(tensor, Held) else None,
     )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill one run of memory without gaps or overlap."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return tensor.numel() == 0
-        expected *= size
+    if not tensor.is_contiguous():
+        expected = 1
+        for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+            if size == 1:
+                continue
+            if stride != expected:
+                return tensor.numel() == 0
+            expected *= size
     return not (tensor.is_conj() or tensor.is_neg())
 
 
 def target_module(
-    role: str, label: str, module: nn.Module, device: torch.device | None
+    role: str, label: str, module: nn.Module, device: torch.device | None, places: list[Place]
 ) -> tuple[TargetModule, ModuleView]:
-    """A live module as a target, and the view whose tensors its slots stand for. `device` is where it will be moved."""
-    view = state_tensors(module)
-    slots: OrderedDict[str, Slot] = OrderedDict()
+    """A live module as a target, and the view whose tensors its slots stand for. `device` is where it will be moved.
+
+    `places` is the walk over the module.
+    """
+    view = _view(places)
+    slots: dict[str, Slot] = {}
     owners: dict[tuple[Any, ...], str] = {}
     for name, tensor in view.tensors.items():
         identity = f"{label}/{name}"
-        if isinstance(tensor, UninitializedTensorMixin):
-            slots[name] = Slot(identity, (-1,), "", (1,), tag(tensor.device), dense=False)
+        layout = _layout(tensor)
+        if layout != "strided":
+            slots[name] = Slot(identity, (-1,), "", (1,), tag(tensor.device), dense=False, layout=layout or "strided")
             continue
-        if not isinstance(tensor, Held) and layout_of(tensor) != "strided":
-            slots[name] = Slot(identity, (-1,), "", (1,), tag(tensor.device), dense=False, layout=layout_of(tensor))
-            continue
-        owner = owners.setdefault(view.key(name) if isinstance(tensor, Held) else _window(tensor), identity)
-        slots[name] = slot_of(identity, tensor, device=device, alias="" if owner == identity else owner)
-    return _target(role, label, module, view, slots, frozenset(view.extra), device), view
+        slot = slot_of(identity, tensor, device=device)
+        owner = owners.setdefault(view.key(name) if isinstance(tensor, Held) else _window(tensor, slot), identity)
+        slots[name] = slot if owner == identity else replace(slot, alias=owner)
+    return _target(role, label, module, view, slots, frozenset(view.extra), device, places), view
 
 
-def _window(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _layout(tensor: torch.Tensor | Held) -> str:
+    """The layout of a tensor of a module; "" for one that has no shape yet."""
+    if isinstance(tensor, Held):
+        return "strided"
+    return "" if isinstance(tensor, UninitializedTensorMixin) else layout_of(tensor)
+
+
+def _window(tensor: torch.Tensor, slot: Slot) -> tuple[Any, ...]:
     """What two tensors that are the same elements of one storage have in common."""
-    return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+    return (tensor.untyped_storage()._cdata, tensor.storage_offset(), slot.shape, slot.stride)
 
 
 def whole_module(
-    role: str, label: str, module: nn.Module, device: torch.device | None
+    role: str, label: str, module: nn.Module, device: torch.device | None, places: list[Place]
 ) -> tuple[TargetModule, ModuleView]:
     """A live module that saves and loads in its own way as a target: what its state dict has, to be made anew.
 
-    Raises UsageError where FullyShardedDataParallel spreads its parameters over ranks.
+    `places` is the walk over the module. Raises UsageError where FullyShardedDataParallel spreads its parameters over
+    ranks.
     """
-    view = state_tensors(module)
+    view = _view(places)
     refuse_flat(label, module)
     state = own_state_dict(module)
-    slots: OrderedDict[str, Slot] = OrderedDict()
+    slots: dict[str, Slot] = {}
     for name, value in state.items():
         if isinstance(value, Held) or (isinstance(value, torch.Tensor) and layout_of(value) == "strided"):
             slots[name] = replace(slot_of(f"{label}/state/{name}", value, device=device), make=True)
-    target = _target(role, label, module, view, slots, state.keys() - slots.keys(), device)
+    target = _target(role, label, module, view, slots, state.keys() - slots.keys(), device, places)
     return replace(target, through=True), view
 
 
@@ -250,6 +270,7 @@ def _target(
     slots: Mapping[str, Slot],
     extra: Iterable[str],
     device: torch.device | None,
+    places: list[Place],
 ) -> TargetModule:
     first = next(iter(view.tensors.values()), None)
     live = tag(first.device) if first is not None else "cpu"
@@ -262,5 +283,5 @@ def _target(
         extra_state=frozenset(extra),
         wrappers=view.wrappers,
         device=live if device is None else tag(device),
-        ways=parametrizations(walk(module)),
+        ways=parametrizations(places),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
@@ -36,6 +36,8 @@ __all__ = [
     "target_optimizer",
 ]
 
+
+_STRIDED: Final = torch.strided
 
 _NUMBERS: Final = ("lr", "initial_lr", "weight_decay", "betas")
 """Options that torch's classes take as a number or as a tensor: the live optimizer has chosen which."""
@@ -100,14 +102,14 @@ def target_optimizer(
 ) -> TargetOptimizer:
     """A live optimizer as a target. `names` and `moves` go by key of the parameter: canonical name, new device."""
     groups = []
-    shared = _shared_storages(optimizer)
     own_keys, whole = _own_form(optimizer)
+    live = _Live(stepping(optimizer), _shared_storages(optimizer), moves)
     for g, group in enumerate(optimizer.param_groups):
         seats = group_seats(group)
         given = group.get("param_names") or ()
         given = given if len(given) == len(seats) else [""] * len(seats)
         params = tuple(
-            _target_param(f"{label}/{g}/{i}", optimizer, s, names.get(s.key) or given[i], moves.get(s.key), shared)
+            _target_param(f"{label}/{g}/{i}", live, s, names.get(s.key) or given[i])
             for i, s in enumerate(seats)
         )
         options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
@@ -138,8 +140,9 @@ def _joined(optimizer: Optimizer) -> tuple[tuple[int, ...], ...]:
     runs: dict[int, tuple[int, ...]] = {}
     first = 0
     for param in live_params(optimizer):
-        number = len(keys_of(param))
-        if is_flat(param):
+        flat = is_flat(param)
+        number = len(keys_of(param)) if flat else 1
+        if flat:
             runs[id(param)] = tuple(range(first, first + number))
         first += number
     return tuple(runs.values())
@@ -151,43 +154,38 @@ def _shared_storages(optimizer: Optimizer) -> frozenset[int]:
     twice: set[int] = set()
     for state in optimizer.state.values():
         for value in map(local_of, state.values() if isinstance(state, dict) else ()):
-            if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            if isinstance(value, torch.Tensor) and value.layout == _STRIDED:
                 storage = value.untyped_storage()._cdata
                 (twice if storage in seen else seen).add(storage)
     return frozenset(twice)
 
 
-def _target_param(
-    identity: str,
-    optimizer: Optimizer,
-    seat: Seat,
-    name: str,
-    device: torch.device | None,
-    shared: frozenset[int],
-) -> TargetParam:
-    param = seat.tensor
+class _Live(NamedTuple):
+    """What the parameters of one optimizer are looked at with: `stepping` has the state."""
+
+    stepping: Optimizer
+    shared: frozenset[int]
+    moves: Mapping[Key, torch.device]
+
+
+def _target_param(identity: str, live: _Live, seat: Seat, name: str) -> TargetParam:
+    param, device = seat.tensor, live.moves.get(seat.key)
     if isinstance(param, UninitializedTensorMixin):
         return TargetParam(name, (-1,), "", tag(device or param.device), (1,), dense=False)
-    state = state_of(optimizer, seat)
     stays = device is None or device == param.device
-    slots = {k: slot_of(f"{identity}/{k}", v) for k, v in state.items() if stays and _can_be_filled(v, shared)}
+    slots = {
+        k: slot_of(f"{identity}/{k}", v)
+        for k, v in (state_of(live.stepping, seat).items() if stays else ())
+        if _can_be_filled(v, live.shared)
+    }
     own = slot_of(identity, param, device=device)
-    return TargetParam(
-        name=name,
-        shape=own.shape,
-        dtype=own.dtype,
-        device=own.device,
-        stride=own.stride,
-        dense=own.dense,
-        state=slots,
-        boxes=own.boxes,
-    )
+    return TargetParam(name, own.shape, own.dtype, own.device, own.stride, own.dense, slots, own.boxes)
 
 
 def _can_be_filled(value: Any, shared: frozenset[int]) -> bool:
     local = local_of(value)
-    plain = isinstance(local, torch.Tensor) and local.layout == torch.strided and not value.requires_grad
-    return plain and local.untyped_storage()._cdata not in shared
+    plain = isinstance(local, torch.Tensor) and local.layout == _STRIDED and not value.requires_grad
+    return plain and (not shared or local.untyped_storage()._cdata not in shared)
 
 
 def apply_state(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import islice
 from struct import Struct
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch.serialization import location_tag
@@ -33,9 +34,10 @@ class TreePickler(pickle._Pickler):
         super().__init__(_Sink(self._pieces), protocol=2)
         self.write = self._pieces.append
         self._windows = windows
+        self._templates: dict[Any, tuple[bytes, bytes, bytes, int]] = {}
         self._heads: dict[Any, tuple[bytes, bytes]] = {}
         self._tails: dict[Any, bytes] = {}
-        self._texts: dict[str, str] = {}
+        self._locations: dict[torch.device, str] = {}
         self.used: list[Range] = []
 
     def pickled(self, tree: Any) -> bytes:
@@ -47,9 +49,9 @@ class TreePickler(pickle._Pickler):
         """Write one object, or a reference to it."""
         known = self.memo.get(id(obj))
         if known is not None:
-            self.write(self.get(known[0]))
+            self.write(_reference(b"hj", known[0]))
             return
-        own = _OWN.get(type(obj))
+        own = self.dispatch.get(type(obj))
         if own is None:
             super().save(obj, save_persistent_id)
         else:
@@ -65,7 +67,7 @@ class TreePickler(pickle._Pickler):
             save(OrderedDict)
             write(pickle.EMPTY_TUPLE + pickle.REDUCE)
         self.memoize(obj)
-        for batch in _batches(obj.items()):
+        for batch in _batches(obj.items()) if len(obj) > _BATCH else (obj.items(),) if obj else ():
             if len(batch) > 1:
                 write(pickle.MARK)
             for key, item in batch:
@@ -80,7 +82,7 @@ class TreePickler(pickle._Pickler):
         save, write = self.save, self.write
         write(pickle.EMPTY_LIST)
         self.memoize(obj)
-        for batch in _batches(obj):
+        for batch in _batches(obj) if len(obj) > _BATCH else (obj,) if obj else ():
             if len(batch) > 1:
                 write(pickle.MARK)
             for item in batch:
@@ -91,22 +93,44 @@ class TreePickler(pickle._Pickler):
         """A plain tensor by its window into the written range; any other as torch does."""
         window = self._windows.of(tensor)
         if window is None:
-            super().save(tensor)
+            self.save_reduce(*tensor.__reduce_ex__(2), obj=tensor)
             return
         entry, offset, shape, stride, dtype = window
-        self._use(entry)
-        nbytes, itemsize = entry.end - entry.start, dtype.itemsize
-        offset -= entry.start // itemsize
+        key, nbytes, itemsize = entry.key or self._use(entry), entry.end - entry.start, dtype.itemsize
+        untyped = entry.mixed or bool(nbytes % itemsize)
+        which = (dtype, shape, stride, tensor.requires_grad, entry.location, untyped)
+        template = self._templates.get(which)
+        if template is None:
+            template = self._template(*which)
+            self._templates[which] = self._template(*which)
+        head, place, tail, unit = template
+        if entry.start:
+            offset -= entry.start // itemsize
         if 0 in shape:
             offset = max(0, min(offset, nbytes // itemsize))
-        kind = None if entry.mixed or nbytes % itemsize else _storage_class(dtype)
-        head, place = self._head(kind, entry.location)
-        numel = nbytes // itemsize if kind is not None else nbytes
-        tail = self._tail(shape, stride, tensor.requires_grad, None if kind is not None else dtype)
         index = len(self.memo)
         self.memo[id(tensor)] = index, tensor
-        parts = (head, _text(entry.key), place, _number(numel), _STORED, _number(offset), tail, self.put(index))
+        parts = (head, _text(key), place, _number(nbytes // unit), _STORED, _number(offset), tail, _reference(b"qr", index))
         self.write(b"".join(parts))
+
+    def _template(
+        self,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        requires_grad: bool,  # noqa: FBT001 - a field of the tensor
+        location: str,
+        untyped: bool,  # noqa: FBT001
+    ) -> tuple[bytes, bytes, bytes, int]:
+        """The opcodes around the key, size and offset of a tensor, and the bytes by which its storage is counted.
+
+        They are all by reference the second time.
+        """
+        kind = None if untyped else _storage_class(dtype)
+        head, place = self._head(kind, location)
+        if kind is None:
+            return head, place, self._tail(shape, stride, requires_grad, dtype), 1
+        return head, place, self._tail(shape, stride, requires_grad, None), dtype.itemsize
 
     def _head(self, kind: Any, location: str) -> tuple[bytes, bytes]:
         """The opcodes before the key of a storage, and those between the key and the number of its elements."""
@@ -156,13 +180,24 @@ class TreePickler(pickle._Pickler):
         self._use(entry)
         self.save_pers(("storage", kind, entry.key, entry.location, entry.nbytes // itemsize))
 
-    def _use(self, entry: Range) -> None:
-        """Give a storage its key where it is met first."""
-        if not entry.location:
+    def _use(self, entry: Range) -> str:
+        """The key of a storage, given where it is met first."""
+        if not entry.key:
             entry.key = str(len(self.used))
-            where = location_tag(entry.storage)
-            entry.location = self._texts.setdefault(where, where)
+            device = entry.storage.device
+            entry.location = self._locations.get(device) or self._locations.setdefault(device, location_tag(entry.storage))
             self.used.append(entry)
+        return entry.key
+
+    dispatch: ClassVar[dict[Any, Callable[[Any, Any], None]]] = {
+        **pickle._Pickler.dispatch,
+        dict: _mapping,
+        OrderedDict: _mapping,
+        list: _list,
+        torch.Tensor: _tensor,
+        torch.storage.TypedStorage: _typed,
+        torch.UntypedStorage: _untyped,
+    }
 
 
 class _Sink:
@@ -183,16 +218,6 @@ _NO_HOOKS: Final = _Opcodes(pickle.EMPTY_TUPLE + pickle.REDUCE)
 _CALLED: Final = _Opcodes(pickle.TUPLE + pickle.REDUCE)
 _STORED: Final = pickle.TUPLE + pickle.BINPERSID
 
-_OWN: Final[dict[Any, Callable[[Any, Any], None]]] = {
-    dict: TreePickler._mapping,
-    OrderedDict: TreePickler._mapping,
-    list: TreePickler._list,
-    torch.Tensor: TreePickler._tensor,
-    torch.storage.TypedStorage: TreePickler._typed,
-    torch.UntypedStorage: TreePickler._untyped,
-}
-
-
 def _batches(items: Any) -> Iterator[list[Any]]:
     """The items in runs of as many as Python's pickler puts behind one mark."""
     rest = iter(items)
@@ -211,6 +236,7 @@ def _text(text: str) -> bytes:
     return pickle.BINUNICODE + _UINT32.pack(len(data)) + data
 
 
+@lru_cache(maxsize=4096)
 def _number(value: int) -> bytes:
     """An int that is not negative, in as few bytes as protocol 2 has for it."""
     if value <= 0xFF:
@@ -221,3 +247,8 @@ def _number(value: int) -> bytes:
         return b"J" + value.to_bytes(4, "little")
     data = pickle.encode_long(value)
     return pickle.LONG1 + len(data).to_bytes(1, "little") + data
+
+
+def _reference(codes: bytes, index: int) -> bytes:
+    """An entry of the memo by the short or the long one of two opcodes."""
+    return codes[:1] + index.to_bytes(1, "little") if index <= 0xFF else codes[1:] + _UINT32.pack(index)

@@ -6,41 +6,62 @@ as the saved tensors reach into it; tensors that share memory go on sharing it.
 
 from __future__ import annotations
 
-import io
-import pickle
-from collections import OrderedDict
+import ctypes
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.serialization import location_tag
 
-from .sinks import host_memory
+from unmoor.values.pausing import collector_paused
+
+from .pickler import TreePickler
+from .rings import fetch
+from .windows import Windows, storage_ranges
 
 __all__ = ["StorageBlob", "StorageRef", "pickle_tree", "storage_ranges"]
 
-_ALIGN = 16
 _PIECE = 4 << 20
 
 
 class StorageBlob:
-    """The bytes of one storage from byte `start` on: read in place on the CPU, copied piece by piece elsewhere."""
+    """The bytes of one storage from byte `start` on: read in place on the CPU, copied piece by piece elsewhere.
+
+    There is one for every storage: what memory on the CPU is never asked for is made when it is.
+    """
+
+    __slots__ = ("_flat", "_host", "_start", "_storage", "nbytes")
 
     def __init__(self, storage: torch.UntypedStorage, start: int, nbytes: int) -> None:
         self.nbytes = nbytes
-        self._bytes = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, start, (nbytes,), (1,))
+        self._storage, self._start = storage, start
         self._host = storage.device.type == "cpu"
+        self._flat: torch.Tensor | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the bytes are."""
+        return self._storage.device
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The bytes where they are, as a flat tensor of uint8."""
+        if self._flat is None:
+            flat = torch.empty(0, dtype=torch.uint8, device=self._storage.device)
+            self._flat = flat.set_(self._storage, self._start, (self.nbytes,), (1,))
+        return self._flat
 
     def direct(self, offset: int, nbytes: int) -> memoryview | None:
         """These bytes where they are; None where the host cannot see them."""
         if not self._host or nbytes == 0:
             return None
-        return host_memory(self._bytes, self.nbytes)[offset : offset + nbytes]
+        first = self._storage.data_ptr() + self._start + offset
+        return memoryview(_array(nbytes).from_address(first)).cast("B")
 
     def fetch(self, offset: int, target: memoryview) -> None:
-        """Copy bytes from `offset` into `target`, as many as it holds."""
-        torch.frombuffer(target, dtype=torch.uint8).copy_(self._bytes[offset : offset + len(target)])
+        """Copy bytes from `offset` into `target`, as many as it holds; on their way where that is a ring's buffer."""
+        fetch(target, self.values[offset : offset + len(target)])
 
     def checksum(self, crc32: Callable[..., int], alive: Callable[[], None]) -> int:
         """The CRC-32 of all bytes. `alive` is called for each piece that was read."""
@@ -57,20 +78,9 @@ class StorageBlob:
         return total
 
 
-@dataclass(slots=True)
-class _Range:
-    key: str
-    storage: torch.UntypedStorage
-    start: int
-    end: int
-    dtypes: set[torch.dtype] = field(default_factory=set)
-
-    def typed(self, tensor: torch.Tensor) -> str | None:
-        """The storage class to name; None where only an untyped storage tells the truth to every reader."""
-        if len(self.dtypes) > 1 or (self.end - self.start) % tensor.itemsize:
-            return None
-        name: str | None = torch.storage._dtype_to_storage_type_map().get(tensor.dtype)
-        return name
+@lru_cache(maxsize=64)
+def _array(nbytes: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    return ctypes.c_ubyte * nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,113 +93,9 @@ class StorageRef:
     numel: int
 
 
+@collector_paused()
 def pickle_tree(tree: Any, tensors: Iterable[torch.Tensor]) -> tuple[bytes, dict[str, StorageBlob]]:
     """The pickle of `tree`, and key -> blob of every storage in it. `tensors` are all tensors of the tree."""
-    ranges = storage_ranges(tensors)
-    sink = io.BytesIO()
-    pickler = _Pickler(sink, ranges)
-    pickler.dump(tree)
-    blobs = {r.key: StorageBlob(r.storage, r.start, r.end - r.start) for r in pickler.used.values()}
-    return sink.getvalue(), blobs
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.layout == torch.strided
-        and not tensor.is_quantized
-        and not tensor.is_nested
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-    )
-
-
-def storage_ranges(tensors: Iterable[torch.Tensor]) -> dict[int, _Range]:
-    """Storage -> the bytes of it that plain tensors reach, from a multiple of the largest element size on."""
-    found: dict[int, _Range] = {}
-    whole: set[int] = set()
-    for tensor in tensors:
-        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
-            continue
-        storage = tensor.untyped_storage()
-        if not _is_plain(tensor):
-            whole.add(storage._cdata)
-        low, high = _extent(tensor)
-        entry = found.setdefault(storage._cdata, _Range("", storage, low, high))
-        entry.start, entry.end = min(entry.start, low), max(entry.end, high)
-        entry.dtypes.add(tensor.dtype)
-    for identity, entry in found.items():
-        entry.start = 0 if identity in whole else entry.start - entry.start % _ALIGN
-        entry.end = entry.storage.nbytes() if identity in whole else entry.end
-    return found
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    first = int(tensor.storage_offset()) * tensor.itemsize
-    if tensor.numel() == 0:
-        return first, first
-    reach = sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (reach + 1) * tensor.itemsize
-
-
-def _storage_class(storage: torch.storage.TypedStorage) -> Any:
-    return getattr(torch, torch.storage._dtype_to_storage_type_map()[storage.dtype])
-
-
-def _no_hooks() -> OrderedDict[str, Any]:
-    return OrderedDict()
-
-
-class _Pickler(pickle.Pickler):
-    """Writes tensors as torch does, with storages by persistent id."""
-
-    def __init__(self, sink: io.BytesIO, ranges: dict[int, _Range]) -> None:
-        super().__init__(sink, protocol=2)
-        self._ranges = ranges
-        self.used: dict[tuple[int, bool], _Range] = {}
-
-    def persistent_id(self, obj: Any) -> Any:
-        """The id of a storage; None for everything else."""
-        if isinstance(obj, StorageRef):
-            return ("storage", obj.type, obj.key, obj.location, obj.numel)
-        if isinstance(obj, torch.storage.TypedStorage):
-            return self._whole(obj._untyped_storage, _storage_class(obj), obj.dtype.itemsize)
-        if isinstance(obj, torch.UntypedStorage):
-            return self._whole(obj, torch.UntypedStorage, 1)
-        return None
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Plain tensors by their window into the written range; the rest as pickle and torch do."""
-        if type(obj) is torch.Tensor and _is_plain(obj):
-            return self._reduce(obj)
-        return NotImplemented
-
-    def _reduce(self, tensor: torch.Tensor) -> Any:
-        storage = tensor.untyped_storage()
-        entry = self._use(storage, trimmed=True)
-        typed = entry.typed(tensor)
-        offset = tensor.storage_offset() - entry.start // tensor.itemsize
-        shape, stride = tuple(tensor.size()), tensor.stride()
-        if tensor.numel() == 0:
-            offset = max(0, min(offset, (entry.end - entry.start) // tensor.itemsize))
-        nbytes = entry.end - entry.start
-        where = location_tag(storage)
-        if typed is not None:
-            ref = StorageRef(getattr(torch, typed), entry.key, where, nbytes // tensor.itemsize)
-            return torch._utils._rebuild_tensor_v2, (ref, offset, shape, stride, tensor.requires_grad, _no_hooks())
-        ref = StorageRef(torch.UntypedStorage, entry.key, where, nbytes)
-        arguments = (ref, offset, shape, stride, tensor.requires_grad, _no_hooks(), tensor.dtype)
-        return torch._utils._rebuild_tensor_v3, arguments
-
-    def _whole(self, storage: torch.UntypedStorage, kind: Any, itemsize: int) -> Any:
-        entry = self._use(storage, trimmed=False)
-        return ("storage", kind, entry.key, location_tag(storage), (entry.end - entry.start) // itemsize)
-
-    def _use(self, storage: torch.UntypedStorage, *, trimmed: bool) -> _Range:
-        known = self._ranges.get(storage._cdata)
-        covers = known is not None and (trimmed or (known.start == 0 and known.end == storage.nbytes()))
-        identity = (storage._cdata, covers)
-        if identity not in self.used:
-            entry = known if covers and known is not None else _Range("", storage, 0, storage.nbytes())
-            entry.key = str(len(self.used))
-            self.used[identity] = entry
-        return self.used[identity]
+    pickler = TreePickler(Windows(tensors))
+    pickled = pickler.pickled(tree)
+    return pickled, {entry.key: StorageBlob(entry.storage, entry.start, entry.nbytes) for entry in pickler.used}

@@ -6,6 +6,7 @@ with all elements on the rank that steps the parameter.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,7 +22,12 @@ __all__ = ["is_redundancy", "own_parts", "present_state", "stepping"]
 
 def is_redundancy(optimizer: Any) -> bool:
     """Whether an optimizer is torch's ZeroRedundancyOptimizer, or of a class that derives from it."""
-    names = [cls.__name__ for cls in type(optimizer).__mro__ if cls.__module__.startswith("torch.distributed.optim")]
+    return _is_of_redundancy(type(optimizer))
+
+
+@lru_cache(maxsize=64)
+def _is_of_redundancy(kind: type) -> bool:
+    names = [cls.__name__ for cls in kind.__mro__ if cls.__module__.startswith("torch.distributed.optim")]
     return "ZeroRedundancyOptimizer" in names
 
 

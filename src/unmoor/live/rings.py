@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, Final
 
 import torch
@@ -18,10 +20,12 @@ import torch
 from .devices import device_module
 from .pinned import Lane, has_streams, host_memory, pinned
 
-__all__ = ["Rings", "convert", "fetch", "put", "rings_for"]
+__all__ = ["Rings", "bring", "convert", "fetch", "put", "rings_for"]
 
 #: Buffers of a ring: one is being filled, one is on its way, and two for when either is late.
 SLOTS: Final = 4
+#: Bytes of a buffer of the ring through which `bring` copies.
+PASSING: Final = 4 << 20
 
 _here = threading.local()
 
@@ -68,6 +72,56 @@ def fetch(data: memoryview, source: torch.Tensor) -> None:
         ring.copy(target, source, host=target)
 
 
+def bring(rows: Iterable[tuple[memoryview, torch.Tensor]]) -> None:
+    """Copy flat uint8 tensors of devices into host memory, each into the whole of its own, however that was made.
+
+    It passes through a ring, so that copies out of one buffer go on while devices fill the next. All has arrived when
+    this returns; it is what the tensors held once all was done that is queued now on their devices' current streams.
+    """
+    rows = list(rows)
+    rings = rings_for(source.device for _, source in rows)
+    if rings is None:
+        for target, source in rows:
+            fetch(target, source)
+        return
+    with closing(rings.ring(PASSING)) as ring:
+        full: deque[tuple[memoryview, list[tuple[memoryview, int]]]] = deque()
+        for pieces in _packed(rows):
+            buffer, place, parts = ring.take(), 0, []
+            for target, source in pieces:
+                fetch(buffer[place : place + len(target)], source)
+                parts.append((target, place))
+                place += len(target)
+            full.append((buffer, parts))
+            if len(full) == SLOTS:
+                _land(ring, *full.popleft())
+        while full:
+            _land(ring, *full.popleft())
+
+
+def _packed(rows: Iterable[tuple[memoryview, torch.Tensor]]) -> Iterator[list[tuple[memoryview, torch.Tensor]]]:
+    """The rows, cut and put together so that the pieces of each list fill a buffer."""
+    pieces, room = [], PASSING
+    for target, source in rows:
+        start = 0
+        while start < len(target):
+            size = min(room, len(target) - start)
+            pieces.append((target[start : start + size], source[start : start + size]))
+            start, room = start + size, room - size
+            if room == 0:
+                yield pieces
+                pieces, room = [], PASSING
+    if pieces:
+        yield pieces
+
+
+def _land(ring: _Ring, buffer: memoryview, parts: Iterable[tuple[memoryview, int]]) -> None:
+    ring.settle(buffer)
+    arrived = torch.frombuffer(buffer, dtype=torch.uint8)
+    for target, place in parts:
+        torch.frombuffer(target, dtype=torch.uint8).copy_(arrived[place : place + len(target)])
+
+
 def _ring_for(device: torch.device) -> _Ring | None:
     ring: _Ring | None = getattr(_here, "ring", None)
     return ring if ring is not None and ring.serves(device) else None
@@ -88,6 +142,8 @@ class Rings:
 
 class _Ring:
     """`SLOTS` buffers of one thread, and its streams."""
+
+    slots: Final = SLOTS
 
     def __init__(self, starts: Mapping[torch.device, Any], nbytes: int) -> None:
         self._starts, self._nbytes = starts, nbytes

@@ -24,6 +24,7 @@ from .held import Held
 from .loaders import give_state, put_back_later
 from .loading import allocate, dtype_of
 from .materialise import materialise
+from .memory import roomy_all
 from .modules import own_state
 from .optimizers import apply_state, keep_precise, left_over, live_params, same_groups
 from .redundancy import present_state
@@ -43,6 +44,7 @@ class Run:
         self._made: dict[str, Any] = {}
         self._lookup = _Lookup(handles, self._made)
         self._undo: list[tuple[Any, Callable[[], Any], Callable[[], Any] | None]] = []
+        self._fresh: set[str] = set()
 
     def move(self, steps: Iterable[MoveModule]) -> None:
         """Move modules to their devices, then look again at the tensors of what was moved, or loaded before."""
@@ -52,7 +54,8 @@ class Run:
         for step in steps:
             item = self._handles.modules.get(step.label, self._handles.objects.get(step.label))
             if isinstance(item, nn.Module):
-                materialise(item, step.device)
+                if materialise(item, step.device):
+                    self._fresh.add(step.label)
                 item.to(step.device)
         self._handles.refresh()
         self._lookup.forget()
@@ -61,6 +64,7 @@ class Run:
         """Slot id -> sink, making the tensors of slots that do not exist yet."""
         seats = self._seats() if any(step.slot.make and step.slot.boxes is not None for step in copies) else {}
         found: dict[str, TensorSink | HeldSink] = {}
+        made: list[torch.Tensor] = []
         for step in copies:
             slot = step.slot
             tensor = self._made.get(slot.id) if slot.make else self._lookup[slot.id]
@@ -68,7 +72,9 @@ class Run:
                 seat = _owner(slot.id, seats) if slot.boxes is not None else None
                 own = fresh(seat, dtype_of(slot.dtype), torch.device(slot.device)) if seat else allocate(slot)
                 tensor = self._made[slot.id] = own
-            found[slot.id] = sink_of(tensor, dense=slot.dense)
+                made += _parts(own)
+            found[slot.id] = sink_of(tensor, dense=slot.dense, fresh=slot.make or step.label in self._fresh)
+        roomy_all(made)
         return found
 
     def _seats(self) -> dict[str, Seat]:

@@ -11,7 +11,8 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 
 from unmoor.errors import DeviceError, UsageError
 from unmoor.values.boxes import Box
+from unmoor.values.quick import quickly_made
 from unmoor.values.text import listing
 
 from .flat_shards import Piece, is_flat, joined, memory_of, note_flat, numbers, piece_of, pieces, refuse_busy
@@ -36,6 +38,7 @@ __all__ = [
     "group_seats",
     "in_form_of",
     "is_flat",
+    "is_ordinary",
     "is_shared_out",
     "keys_of",
     "local_of",
@@ -49,10 +52,13 @@ __all__ = [
     "whole",
 ]
 
+_TORCHS: Final = frozenset({torch.Tensor, nn.Parameter})
+
 Key = tuple[int, int]
 """How an optimizer and a module know that they mean the same parameter: id of the live object, number of the piece."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Seat:
     """A parameter of the model as an optimizer holds it: `tensor` is its whole memory, or Held.
@@ -69,17 +75,28 @@ class Seat:
 
     def seen(self, value: Any) -> Any:
         """A state tensor, in the form of the owner's local memory, as this parameter's: whole, or Held."""
+        own = self.piece or self.window
+        if own is None and is_ordinary(value):
+            return value
         if not isinstance(value, torch.Tensor) or value.dim() == 0:
             return whole(value)
-        own = self.piece or self.window
         if own is not None and value.shape == memory_of(self.owner).shape:
             return own.cut(value)
         return _beside(self.tensor, value) if _laid_out_alike(self.owner, value) else whole(value)
 
 
+def is_ordinary(tensor: Any) -> bool:
+    """Whether a tensor is of torch's own class and FSDP has left no mark on it: most are, and are what they seem."""
+    return type(tensor) in _TORCHS and not hasattr(tensor, "_is_flat_param") and not hasattr(tensor, "_fsdp_flattened")
+
+
 def is_shared_out(tensor: Any) -> bool:
     """Whether a tensor is a DTensor: its values are spread over a mesh of ranks."""
-    return type(tensor).__name__ == "DTensor" and type(tensor).__module__.startswith("torch.distributed")
+    return (
+        type(tensor) not in _TORCHS
+        and type(tensor).__name__ == "DTensor"
+        and type(tensor).__module__.startswith("torch.distributed")
+    )
 
 
 def whole(tensor: Any, name: str = "") -> Any:
@@ -88,6 +105,8 @@ def whole(tensor: Any, name: str = "") -> Any:
     A DTensor's local tensor is all of it in a world of one. Raises UsageError, with `name`, for a DTensor that no one
     place of the whole belongs to.
     """
+    if is_ordinary(tensor):
+        return tensor
     if is_shared_out(tensor):
         local = local_of(tensor)
         return local if tensor.device_mesh.size() == 1 else _held(tensor, local, name)
@@ -179,6 +198,8 @@ def _unclear(tensor: Any) -> str:
 
 def local_of(value: Any) -> Any:
     """The memory of this process behind a value: its local tensor where it is spread over ranks."""
+    if type(value) in _TORCHS:
+        return value
     if isinstance(value, Held):
         return value.local
     if not is_shared_out(value):
@@ -193,10 +214,15 @@ def prepare(place: Place) -> None:
         handle = getattr(wrapper, "_handle", None) if _is_fsdp1(wrapper) else None
         if handle is not None:
             note_flat(handle)
-    if any(cls.__name__ == "FSDPModule" and cls.__module__.startswith("torch.") for cls in type(place.module).__mro__):
+    if _is_fsdp2(type(place.module)):
         for group in _groups(place.module):
             refuse_busy(group, "fully_shard")
         place.module.reshard()  # type: ignore[operator]
+
+
+@lru_cache(maxsize=512)
+def _is_fsdp2(kind: type) -> bool:
+    return any(cls.__name__ == "FSDPModule" and cls.__module__.startswith("torch.") for cls in kind.__mro__)
 
 
 def _groups(module: Any) -> list[Any]:
@@ -244,6 +270,8 @@ def keys_of(param: torch.Tensor) -> list[Key]:
 
 def seats(param: torch.Tensor) -> list[Seat]:
     """All that a parameter of an optimizer stands for, in its order."""
+    if is_ordinary(param):
+        return [Seat((id(param), 0), param, param)]
     if is_flat(param):
         found = {piece.number: piece for piece in reversed(list(pieces(param)))}
         memory = memory_of(param)
@@ -252,7 +280,7 @@ def seats(param: torch.Tensor) -> list[Seat]:
 
 
 def group_seats(group: Mapping[str, Any]) -> list[Seat]:
-    """The seats of one parameter group."""
+    """The seats of one parameter group, in its order."""
     return [seat for param in group["params"] for seat in seats(param)]
 
 
@@ -260,7 +288,8 @@ def state_of(optimizer: Optimizer, seat: Seat) -> dict[str, Any]:
     """The state of a seat that exists and can be looked at in place; nothing for a piece of a FlatParameter."""
     if seat.piece is not None:
         return {}
-    return {k: seat.seen(v) for k, v in stepping(optimizer).state.get(seat.owner, {}).items()}
+    state = stepping(optimizer).state.get(seat.owner)
+    return {k: seat.seen(v) for k, v in state.items()} if state else {}
 
 
 def fresh(seat: Seat, dtype: torch.dtype, device: torch.device) -> Held:

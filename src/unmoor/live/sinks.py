@@ -13,6 +13,7 @@ import torch
 from unmoor.values.boxes import Box
 
 from .held import Held
+from .memory import map_pages
 from .modules import is_dense
 from .pinned import host_memory
 from .rings import convert, put
@@ -23,13 +24,15 @@ __all__ = ["HeldSink", "TensorSink", "host_memory", "sink_of"]
 class TensorSink:
     """Puts stored bytes into one strided tensor on any device.
 
-    There is one for every tensor: what most of them are never asked for is made when it is.
+    There is one for every tensor: what most of them are never asked for is made when it is. `fresh` tells that the
+    tensor was made to be filled: its memory is not there before it is written to.
     """
 
-    __slots__ = ("_own", "dense")
+    __slots__ = ("_fresh", "_own", "dense")
 
-    def __init__(self, tensor: torch.Tensor, *, dense: bool) -> None:
+    def __init__(self, tensor: torch.Tensor, *, dense: bool, fresh: bool = False) -> None:
         self._own = tensor
+        self._fresh = fresh
         self.dense = dense
 
     @property
@@ -52,6 +55,11 @@ class TensorSink:
             return None
         return host_memory(self._own, nbytes)
 
+    def expect(self, start: int, end: int) -> None:
+        """Have the memory there for bytes `start` to `end` of what `direct` gives."""
+        if self._fresh:
+            map_pages(self._own.data_ptr() + start, end - start)
+
     def put(self, offset: int, data: memoryview) -> None:
         """Take bytes at byte `offset` of a dense tensor, in storage order."""
         put(self._bytes()[offset : offset + len(data)], data)
@@ -63,7 +71,7 @@ class TensorSink:
     def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> TensorSink:
         """A box of the tensor as a sink of its own."""
         box = _box(self._tensor, start, shape)
-        return TensorSink(box, dense=is_dense(box))
+        return TensorSink(box, dense=is_dense(box), fresh=self._fresh)
 
     def _bytes(self) -> torch.Tensor:
         tensor = self._tensor
@@ -74,18 +82,20 @@ class TensorSink:
 class HeldSink:
     """The boxes of a tensor that this process holds, each a sink of its own. There is no memory of the whole."""
 
-    def __init__(self, held: Held) -> None:
-        self._parts, self.device = dict(held.parts), held.device
+    def __init__(self, held: Held, *, fresh: bool = False) -> None:
+        self._parts, self._fresh, self.device = dict(held.parts), fresh, held.device
 
     def part(self, start: tuple[int, ...], shape: tuple[int, ...]) -> TensorSink:
         """The memory of one box."""
         tensor = self._parts[Box(start, shape)]
-        return TensorSink(tensor, dense=is_dense(tensor))
+        return TensorSink(tensor, dense=is_dense(tensor), fresh=self._fresh)
 
 
-def sink_of(tensor: torch.Tensor | Held, *, dense: bool) -> TensorSink | HeldSink:
-    """The sink of a live tensor, or of the parts of one."""
-    return HeldSink(tensor) if isinstance(tensor, Held) else TensorSink(tensor, dense=dense)
+def sink_of(tensor: torch.Tensor | Held, *, dense: bool, fresh: bool = False) -> TensorSink | HeldSink:
+    """The sink of a live tensor, or of the parts of one. `fresh` ones were made to be filled."""
+    if isinstance(tensor, Held):
+        return HeldSink(tensor, fresh=fresh)
+    return TensorSink(tensor, dense=dense, fresh=fresh)
 
 
 def _box(tensor: torch.Tensor, start: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:

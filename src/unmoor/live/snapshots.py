@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,9 @@ from unmoor.values.text import count, format_bytes
 
 from .content import Content
 from .held import Held
+from .pickling import StorageBlob
+from .staging import Loan, apart
+from .windows import storage_ranges
 
 __all__ = ["Snapshot", "staged", "take"]
 
@@ -33,28 +37,37 @@ class Snapshot:
     __repr__ = __str__
 
 
-def take(content: Content) -> Snapshot:
-    """Copy what is to be written. Tensors that share memory go on sharing it."""
-    copier = _Copier()
+def take(content: Content, loan: Loan | None = None) -> Snapshot:
+    """Copy what is to be written, into the memory of `loan` or into its own. Tensors that share memory go on sharing it."""
+    copier = _Copier(content.tensors.values(), content.held.values(), loan or apart())
     tree = copier.tree(content.tree)
     tensors = {keys: copier.tensor(tensor) for keys, tensor in content.tensors.items()}
     held = {keys: copier.held(value) for keys, value in content.held.items()}
     return Snapshot(replace(content, tree=tree, tensors=tensors, held=held, copied=True))
 
 
-def staged(values: dict[str, Any]) -> dict[str, Any]:
-    """Copies of values on the CPU. Tensors that share memory go on sharing it."""
-    made: dict[str, Any] = _Copier().tree(values)
+def staged(values: dict[str, Any], loan: Loan) -> dict[str, Any]:
+    """Copies of values on the CPU, in the memory of `loan`. Tensors that share memory go on sharing it."""
+    tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+    held = [value for value in values.values() if isinstance(value, Held)]
+    made: dict[str, Any] = _Copier(tensors, held, loan).tree(values)
     return made
 
 
 class _Copier:
-    """Copies containers, tensors and their storages, each once."""
+    """Copies containers, tensors and their storages, each once; of a storage what the tensors reach."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensors: Iterable[torch.Tensor], held: Iterable[Held], loan: Loan) -> None:
         self._done: dict[int, Any] = {}
-        self._storages: dict[int, torch.UntypedStorage] = {}
         self._keep: list[Any] = []
+        self._ranges = storage_ranges(tensors)
+        parts = [part.detach() for value in {id(value): value for value in held}.values() for _, part in value.parts]
+        self._parts = {_place(part): part for part in parts if part.is_contiguous()}
+        blobs = [StorageBlob(entry.storage, entry.start, entry.nbytes) for entry in self._ranges.values()]
+        blobs += [StorageBlob(part.untyped_storage(), *_place(part)[1:]) for part in self._parts.values()]
+        staging = loan.stage(blobs)
+        made = [_storage(staging.memory, start, blob.nbytes) for blob, start in zip(blobs, staging.starts, strict=True)]
+        self._storages = dict(zip((*self._ranges, *self._parts), made, strict=True))
 
     def tree(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -94,20 +107,37 @@ class _Copier:
             found: Held = self._done[id(value)]
             return found
         with torch.no_grad():
-            parts = tuple((box, part.detach().to("cpu", copy=True)) for box, part in value.parts)
+            parts = tuple((box, self._part(part.detach())) for box, part in value.parts)
         made = replace(value, device=torch.device("cpu"), parts=parts, local=None)
         return self._remember(value, made)  # type: ignore[no-any-return]
 
     def _view(self, value: torch.Tensor) -> torch.Tensor:
         """The same view of a copy of its storage."""
-        storage = value.untyped_storage()
-        if storage._cdata not in self._storages:
-            flat = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
-            self._storages[storage._cdata] = flat.to("cpu", copy=True).untyped_storage()
+        entry = self._ranges.get(value.untyped_storage()._cdata)
+        if entry is None:
+            return value.detach().to("cpu", copy=True)
+        offset = max(0, value.storage_offset() - entry.start // value.itemsize)
         made = torch.empty(0, dtype=value.dtype)
-        return made.set_(self._storages[storage._cdata], value.storage_offset(), value.shape, value.stride())
+        return made.set_(self._storages[entry.storage._cdata], offset, value.shape, value.stride())
+
+    def _part(self, part: torch.Tensor) -> torch.Tensor:
+        storage = self._storages.get(_place(part)) if part.is_contiguous() else None
+        if storage is None:
+            return part.to("cpu", copy=True)
+        return torch.empty(0, dtype=part.dtype).set_(storage, 0, part.shape, part.stride())
 
     def _remember(self, value: Any, made: Any) -> Any:
         self._keep.append(value)
         self._done[id(value)] = made
         return made
+
+
+def _place(part: torch.Tensor) -> tuple[int, int, int]:
+    """Which bytes a contiguous tensor is: its storage, where it begins in that, and how many."""
+    return part.untyped_storage()._cdata, int(part.storage_offset()) * part.itemsize, part.numel() * part.itemsize
+
+
+def _storage(memory: memoryview, start: int, nbytes: int) -> torch.UntypedStorage:
+    if not nbytes:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes, offset=start).untyped_storage()

@@ -18,6 +18,7 @@ from unmoor.values.target import Slot, Target, TargetModule, TargetObject
 
 from . import devices, rng
 from .held import Held
+from .hooks import are_plain
 from .loaders import loader_setting, refuse_stock, with_loader_generators
 from .materialise import check_swaps, meta_names, unsaved_meta
 from .metrics import MetricState, with_metric_state
@@ -25,6 +26,7 @@ from .modules import ModuleView, is_plain_module, slot_of, state_tensors, target
 from .optimizers import find_optimizer, live_params, target_optimizer
 from .schedulers import find_scheduler, target_schedule
 from .shards import Key, group_seats, is_flat, is_shared_out, keys_of, refuse_move, state_of, whole
+from .wrappers import walk
 
 __all__ = ["MOVED_ROLES", "Handles", "members", "refuse_swapped", "survey"]
 
@@ -166,14 +168,15 @@ def _take_module(handles: Handles, role: str, label: str, item: Any, device: tor
     handles.modules[label] = item
     if isinstance(item, nn.Module):
         moved = device if role in MOVED_ROLES else None
-        if is_plain_module(item):
-            target, handles.views[label] = target_module(role, label, item, moved)
+        places = walk(item)
+        if are_plain(places):
+            target, handles.views[label] = target_module(role, label, item, moved, places)
         else:
-            target, handles.views[label] = whole_module(role, label, item, moved)
+            target, handles.views[label] = whole_module(role, label, item, moved, places)
             handles.objects[label] = item
         if moved is not None:
             refuse_move(label, item, moved)
-        return replace(target, meta=meta_names(handles.views[label].tensors), unsaved_meta=unsaved_meta(item))
+        return replace(target, meta=meta_names(handles.views[label].tensors), unsaved_meta=unsaved_meta(item, places))
     pairs = item.items() if isinstance(item, Mapping) else enumerate(item)
     given = {str(name): tensor for name, tensor in pairs}
     tensors = {name: whole(tensor, name) for name, tensor in given.items()}
@@ -272,7 +275,7 @@ def _parameters(
 def _check_parameters(label: str, optimizer: Any, handles: Handles, names: Mapping[Key, str]) -> None:
     """Refuse an optimizer that holds tensors which the passed modules have replaced."""
     params = live_params(optimizer)
-    strangers = [p for p in params if names.keys().isdisjoint(keys_of(p))]
+    strangers = [p for p in params if not any(key in names for key in keys_of(p))]
     if not strangers or not names:
         return
     everyone = [p for other in (optimizer, *handles.optimizers.values()) for p in live_params(other)]
@@ -296,6 +299,8 @@ def _check_parameters(label: str, optimizer: Any, handles: Handles, names: Mappi
 
 def _check_move(label: str, optimizer: Any, moves: Mapping[Key, torch.device]) -> None:
     """Refuse a move that would make new Parameter objects, which this optimizer would not hold."""
+    if not moves:
+        return
     swap = getattr(torch.__future__, "get_swap_module_params_on_conversion", lambda: False)()
     for param in live_params(optimizer):
         device = next((moves[key] for key in keys_of(param) if key in moves), None)

@@ -79,16 +79,16 @@ class Windows:
 
     def _look(self, tensors: Iterable[torch.Tensor]) -> set[int]:
         """Fill the tables; the storages that lazy conjugates and negations look into, which need them whole."""
-        ranges, windows = self.ranges, self._windows
+        ranges, windows, layouts = self.ranges, self._windows, self._layouts
         lazy: set[int] = set()
         for tensor in tensors:
             if id(tensor) in windows or not _is_strided(tensor):
                 continue
             storage, offset, dtype = tensor.untyped_storage(), tensor.storage_offset(), tensor.dtype
-            identity = storage._cdata
-            shape, stride, reach = self._layout(tensor)
-            low = offset * dtype.itemsize
-            high = low + reach * dtype.itemsize
+            identity, itemsize = storage._cdata, dtype.itemsize
+            shape, stride, reach = layouts.get((tensor.size(), tensor.stride())) or self._layout(tensor)
+            low = offset * itemsize
+            high = low + reach * itemsize
             entry = ranges.get(identity)
             if entry is None:
                 entry = ranges[identity] = Range(storage, low, high, dtype)
@@ -113,8 +113,8 @@ class Windows:
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
+    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
-    return tensor.is_conj() or tensor.is_neg()
+    return tensor.is_neg() or tensor.is_conj()

@@ -6,8 +6,9 @@ calls `module` keeps its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from torch import nn
@@ -42,14 +43,16 @@ class Place(NamedTuple):
 def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[nn.Module, ...]]:
     """The module inside known wrappers, and the wrappers from the outside in."""
     wrappers: list[nn.Module] = []
-    while (attribute := _held_attribute(module)) is not None:
+    while (attribute := _held_attribute(type(module))) is not None:
         wrappers.append(module)
         module = getattr(module, attribute)
     return module, tuple(wrappers)
 
 
-def _held_attribute(module: nn.Module) -> str | None:
-    for cls in type(module).__mro__:
+@lru_cache(maxsize=512)
+def _held_attribute(kind: type) -> str | None:
+    """Where a class holds the module that it wraps; None for one that wraps none."""
+    for cls in kind.__mro__:
         package = cls.__module__.partition(".")[0]
         for origin, name, attribute in _WRAPPERS:
             if cls.__name__ == name and package == origin:
@@ -57,21 +60,25 @@ def _held_attribute(module: nn.Module) -> str | None:
     return None
 
 
-def walk(module: nn.Module) -> Iterator[Place]:
+def walk(module: nn.Module) -> list[Place]:
     """Every module that is no wrapper, parents first; one that is registered twice comes twice, as in a state dict."""
-    return _walk(module, "", "", "")
+    places: list[Place] = []
+    _walk(module, "", "", "", places)
+    return places
 
 
-def _walk(module: nn.Module, prefix: str, raw: str, shown: str) -> Iterator[Place]:
+def _walk(module: nn.Module, prefix: str, raw: str, shown: str, places: list[Place]) -> None:
     inner, wrappers = unwrap(module)
     for wrapper in wrappers:
-        segment = f"{_held_attribute(wrapper)}."
+        segment = f"{_held_attribute(type(wrapper))}."
         raw += segment
         shown += "" if wrapper._state_dict_hooks else segment
-    yield Place(prefix, inner, wrappers, raw, shown)
+    places.append(Place(prefix, inner, wrappers, raw, shown))
     for name, child in inner._modules.items():
         if child is not None:
-            yield from _walk(child, f"{prefix}{name}.", f"{raw}{name}.", f"{shown}{name}.")
+            own = f"{prefix}{name}."
+            other = own if raw == prefix else f"{raw}{name}."
+            _walk(child, own, other, own if shown == prefix else f"{shown}{name}.", places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ class Names:
 
 def names_of(module: nn.Module) -> Names:
     """The names of a module that saves and loads in its own way."""
-    places = list(walk(module))
+    places = walk(module)
     return Names(
         {place.shown: place.prefix for place in places},
         {place.raw: place.prefix for place in places},

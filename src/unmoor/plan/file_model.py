@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from unmoor.values.catalog import Catalog, Part
+from unmoor.values.nodes import TensorNode
 from unmoor.values.target import Target, TargetModule, TargetOptimizer
 
 from .modules import ModulePlan, saved_tensors
@@ -47,15 +48,16 @@ def file_model(
     that names carry the labels of theirs.
     """
     names = {param.name for _, param in optimizer.params() if param.name}
-    own = [_saved_dtypes(planned, _prefix(planned[0], many=many)) for planned in modules]
-    dtypes = {name: dtype for one in own for name, dtype in one.items()}
+    held = [_Held(planned, _prefix(planned[0], many=many), saved_tensors(planned[1])) for planned in modules]
+    own = [one.dtypes() for one in held]
+    dtypes = own[0] if len(own) == 1 else {name: dtype for one in own for name, dtype in one.items()}
     if not all(_is_ordered(catalog, part) for _, part, _ in modules):
         return FileModel(None, dtypes)
-    listed_by = [_params(planned, names, _prefix(planned[0], many=many)) for planned in modules]
+    listed_by = [one.params(names) for one in held]
     params = tuple(item for own_params in listed_by for item in own_params)
     several = sum(map(bool, listed_by)) > 1
     if names and names <= dtypes.keys():
-        changed = any(_changed(planned, names, _prefix(planned[0], many=many)) for planned in modules)
+        changed = any(one.is_reordered(theirs, names) for one, theirs in zip(held, own, strict=True))
         listed = dtypes if changed else [param.name for _, param in optimizer.params()]
         return FileModel(tuple(name for name in listed if name in names), dtypes, params, several)
     for part in catalog.part("model") if names else ():
@@ -113,36 +115,43 @@ def renamed_names(optimizer: TargetOptimizer, modules: Sequence[Planned], *, man
     return labelled | {saved: live for saved, live in found.items() if saved not in twice}
 
 
-def _saved_dtypes(planned: Planned, prefix: str) -> dict[str, str]:
-    """Live name -> saved dtype, in the order of the file."""
-    _, part, plan = planned
-    return {
-        prefix + plan.names[saved]: node.dtype for saved, node in saved_tensors(part).items() if saved in plan.names
-    }
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A restored module beside the optimizer: what stands before its names there, and its tensors in the file."""
 
+    planned: Planned
+    prefix: str
+    saved: Mapping[str, TensorNode]
 
-def _params(planned: Planned, names: Collection[str], prefix: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Name and shape of the parameters of a module that the optimizer has a part in, one name for tied ones."""
-    target, part, plan = planned
-    if not any(prefix + name in names for name in target.slots):
-        return []
-    found: dict[str, tuple[int, ...]] = {}
-    for saved, node in saved_tensors(part).items():
-        live = plan.names.get(saved)
-        if live is None:
-            if saved.rpartition(".")[2] not in _BUFFERS:
-                found[saved] = node.shape
-        elif live in target.parameters:
-            owner = target.slots[live].alias.removeprefix(f"{target.label}/") or live
-            found.setdefault(prefix + owner, node.shape)
-    return list(found.items())
+    def dtypes(self) -> dict[str, str]:
+        """Live name -> saved dtype, in the order of the file."""
+        prefix, names = self.prefix, self.planned[2].names
+        return {prefix + names[saved]: node.dtype for saved, node in self.saved.items() if saved in names}
 
+    def params(self, names: Collection[str]) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and shape of the parameters of a module that the optimizer has a part in, one name for tied ones."""
+        target, _, plan = self.planned
+        prefix = self.prefix
+        if not any(prefix + name in names for name in target.slots):
+            return []
+        found: dict[str, tuple[int, ...]] = {}
+        for saved, node in self.saved.items():
+            live = plan.names.get(saved)
+            if live is None:
+                if saved.rpartition(".")[2] not in _BUFFERS:
+                    found[saved] = node.shape
+            elif live in target.parameters:
+                alias = target.slots[live].alias
+                owner = alias.removeprefix(f"{target.label}/") if alias else live
+                found.setdefault(prefix + owner, node.shape)
+        return list(found.items())
 
-def _changed(planned: Planned, names: Collection[str], prefix: str) -> bool:
-    """Whether file and live module list the parameters that both have in different orders."""
-    theirs = [name for name in _saved_dtypes(planned, prefix) if name in names]
-    both = set(theirs)
-    return theirs != [prefix + name for name in planned[0].slots if prefix + name in both]
+    def is_reordered(self, listed: Collection[str], names: Collection[str]) -> bool:
+        """Whether file, whose names are `listed`, and live module have the parameters of both in different orders."""
+        prefix = self.prefix
+        theirs = [name for name in listed if name in names]
+        both = set(theirs)
+        return theirs != [own for name in self.planned[0].slots if (own := prefix + name) in both]
 
 
 def _alone(part: Part, optimizer: TargetOptimizer, rename: Rename) -> FileModel:

@@ -45,7 +45,7 @@ def _attempts(
 ) -> NameMatch:
     found = []
     for dispensable in _dispensable(target):
-        needed = {name: shape for name, shape in live.items() if name not in dispensable}
+        needed = {name: shape for name, shape in live.items() if name not in dispensable} if dispensable else live
         found.append(_by_key(match_names(saved, needed, policy.rename), target))
         if found[-1].complete:
             return found[-1]

@@ -63,12 +63,13 @@ def saved_tensors(part: Part, target: TargetModule | None = None) -> dict[str, T
 
 def module_fit(part: Part, target: TargetModule, policy: Policy) -> bool:
     """Whether the names and shapes of the part are proved to be the module's."""
-    match = _match(part, target, policy)
-    return match.complete and averaged_fault(target, match, saved_tensors(part, target), policy) is None
+    saved = saved_tensors(part, target)
+    match = _match(saved, target, policy)
+    return match.complete and averaged_fault(target, match, saved, policy) is None
 
 
-def _match(part: Part, target: TargetModule, policy: Policy) -> NameMatch:
-    return match_module({name: node.shape for name, node in saved_tensors(part, target).items()}, target, policy)
+def _match(saved: Mapping[str, TensorNode], target: TargetModule, policy: Policy) -> NameMatch:
+    return match_module({name: node.shape for name, node in saved.items()}, target, policy)
 
 
 def plan_module(
@@ -80,18 +81,13 @@ def plan_module(
     """
     plan = ModulePlan()
     saved = saved_tensors(part, target)
-    whole = _match(part, target, policy)
+    whole = _match(saved, target, policy)
     match = _chosen_part(whole, chosen)
     _check_match(target, part, saved, match, policy, plan, chosen)
     if plan.faults:
         return plan
     plan.names = {saved_name: live for live, saved_name in whole.reading.pairs.items()}
-    wrong = set(match.mismatched)
-    for live, name in match.reading.pairs.items():
-        if live in wrong:
-            plan.fresh.append(_shape_change(target, live, saved[name]))
-        else:
-            _plan_tensor(target, part, live, name, saved[name], plan)
+    _plan_tensors(target, part, saved, match, plan)
     plan.faults += rounding_faults(target.label, plan.copies, policy)
     plan.faults += _unfilled(target, plan)
     _drop_twin_copies(plan)
@@ -139,7 +135,7 @@ def _check_match(
         return
     if match.near and (match.missing or match.unexpected):
         plan.faults += [_near_fault(target, saved, near) for near in match.near[:2]]
-    if target.slots and not set(match.reading.pairs) - set(match.mismatched):
+    if target.slots and len(match.reading.pairs) == len(match.mismatched):
         plan.faults.append(_nothing_matches(target, saved, match))
         return
     missing = tuple(name for name in match.missing if target.slots[name].layout == "strided")
@@ -156,12 +152,17 @@ def _check_match(
 def _unfillable(target: TargetModule, part: Part, chosen: Chosen) -> list[Fault]:
     """Saved and live tensors that no values can be streamed into or out of."""
     pairs = part.node.items() if isinstance(part.node, Mapping) else ()
-    odd = {name for name, slot in target.slots.items() if slot.layout != "strided"}
+    special = {
+        name: slot
+        for name, slot in target.slots.items()
+        if slot.layout != "strided" or slot.shape == (-1,) or slot.device == "meta"
+    }
+    odd = {name for name, slot in special.items() if slot.layout != "strided"}
     rows = (
         ("mismatch", [n for n, node in pairs if isinstance(node, CompositeTensor) and n not in odd], _NOT_STRIDED),
-        *_unstreamable(target),
-        ("mismatch", [n for n, slot in target.slots.items() if slot.shape == (-1,) and n not in odd], _LAZY),
-        ("device", [n for n, slot in target.slots.items() if slot.device == "meta"], _META),
+        *_unstreamable(special),
+        ("mismatch", [n for n, slot in special.items() if slot.shape == (-1,) and n not in odd], _LAZY),
+        ("device", [n for n, slot in special.items() if slot.device == "meta"], _META),
         ("device", list(target.unsaved_meta), _UNSAVED),
     )
     return [
@@ -171,10 +172,10 @@ def _unfillable(target: TargetModule, part: Part, chosen: Chosen) -> list[Fault]
     ]
 
 
-def _unstreamable(target: TargetModule) -> Iterator[tuple[str, list[str], tuple[str, str]]]:
-    layouts = dict.fromkeys(slot.layout for slot in target.slots.values() if slot.layout != "strided")
+def _unstreamable(slots: Mapping[str, Slot]) -> Iterator[tuple[str, list[str], tuple[str, str]]]:
+    layouts = dict.fromkeys(slot.layout for slot in slots.values() if slot.layout != "strided")
     for layout in layouts:
-        names = [name for name, slot in target.slots.items() if slot.layout == layout]
+        names = [name for name, slot in slots.items() if slot.layout == layout]
         yield "mismatch", names, (f"of the live model is of layout {layout} and cannot be filled in place", _GIVES)
 
 
@@ -193,6 +194,8 @@ _UNSAVED: Final = (
 
 def _unfilled(target: TargetModule, plan: ModulePlan) -> list[Fault]:
     """Tensors that would get memory on the way from the meta device, and no values."""
+    if not target.meta:
+        return []
     filled = {copy.slot.alias or copy.slot.id for copy in plan.copies}
     empty = [n for n in target.slots if n in target.meta and _owner(target, n) not in filled]
     if not empty or any(target.slots[name].device == "meta" for name in empty):
@@ -239,17 +242,26 @@ def _near_fault(target: TargetModule, saved: Mapping[str, TensorNode], near: Rea
     return Fault("mismatch", target.label, text, near.remedy)
 
 
-def _plan_tensor(target: TargetModule, part: Part, live: str, name: str, node: TensorNode, plan: ModulePlan) -> None:
-    slot = target.slots[live]
-    if node.quantizer is not None or node.dtype.startswith("q"):
-        text = f"{name} is quantized and cannot be filled in place"
-        plan.faults.append(Fault("mismatch", target.label, text, _GIVES))
-        return
-    node, slot, why = without_repeats(node, slot)
-    if why:
-        plan.faults.append(Fault("mismatch", target.label, f"{name}: {why}", "clone() the live tensor, or skip it"))
-        return
-    plan.copies.append(Copy(target.label, live, key_text((*part.keys, name)), node, slot))
+def _plan_tensors(
+    target: TargetModule, part: Part, saved: Mapping[str, TensorNode], match: NameMatch, plan: ModulePlan
+) -> None:
+    label, slots, wrong = target.label, target.slots, frozenset(match.mismatched)
+    above = f"{key_text(part.keys)}." if part.keys else ""
+    for live, name in match.reading.pairs.items():
+        node, slot, why = saved[name], slots[live], ""
+        if live in wrong:
+            plan.fresh.append(_shape_change(target, live, node))
+            continue
+        if node.quantizer is not None or node.dtype.startswith("q"):
+            text = f"{name} is quantized and cannot be filled in place"
+            plan.faults.append(Fault("mismatch", label, text, _GIVES))
+            continue
+        if not slot.dense:
+            node, slot, why = without_repeats(node, slot)
+        if why:
+            plan.faults.append(Fault("mismatch", label, f"{name}: {why}", "clone() the live tensor, or skip it"))
+            continue
+        plan.copies.append(Copy(label, live, above + name, node, slot))
 
 
 def _drop_twin_copies(plan: ModulePlan) -> None:
@@ -273,7 +285,7 @@ def _plan_extra(
     target: TargetModule, part: Part, reading: Reading, plan: ModulePlan, chosen: Chosen, arrays: Collection[int]
 ) -> None:
     """Extra states of submodules, by the same reading as the tensors (their names end in `_extra_state`)."""
-    if not isinstance(part.node, Mapping):
+    if not isinstance(part.node, Mapping) or not target.extra_state:
         return
     values = {n: v for n, v in part.node.items() if isinstance(n, str) and n.endswith(_EXTRA)}
     stems = _stems(reading) if values.keys() - target.extra_state else {}
@@ -313,12 +325,12 @@ def _tell(target: TargetModule, match: NameMatch, plan: ModulePlan, chosen: Chos
     label, pairs = target.label, match.reading.pairs
     plan.renamed += [Change(label, live, saved, live) for live, saved in pairs.items() if live != saved]
     plan.missing += [Change(label, n, "not in the file", "left as it is") for n in match.missing]
-    restored = {target.slots[n].alias or target.slots[n].id for n in pairs}
     told = {*pairs, *match.missing}
     left = [] if chosen.everything else [n for n in (*target.slots, *target.extra_state) if not chosen.asks(n)]
     plan.not_restored += [Change(label, n, f"left out by {chosen.word}", "left as it is") for n in left]
     told.update(left)
     absent = [(n, slot) for n, slot in target.slots.items() if n not in told]
+    restored = {target.slots[n].alias or target.slots[n].id for n in pairs} if absent else set()
     tied = [n for n, slot in absent if (slot.alias or slot.id) in restored]
     late = "not in the file (saved before torch 0.4.1)"
     plan.fresh += [

@@ -85,6 +85,8 @@ def apply_rename(names: Sequence[str], rename: Rename) -> dict[str, str]:
     {'a.attention.w': 'a.attn.w'}
     """
     _check(rename)
+    if rename is None and len(found := {name: name for name in names}) == len(names):
+        return found
     made: dict[str, str] = {}
     for name in names:
         new = _renamed(name, rename)
@@ -134,6 +136,8 @@ def without_wrappers(name: str) -> str:
 
 def match_names(saved: Mapping[str, Shape | None], live: Mapping[str, Shape], rename: Rename = None) -> NameMatch:
     """Pair live names with saved names. A shape of None fits any."""
+    if rename is None and saved == live:  # nearly always: every name and every shape is the same
+        return NameMatch(Reading("as saved", {name: name for name in live}, ()), (), (), ())
     renamed = apply_rename(list(saved), rename)
     shapes = {new: saved[old] for new, old in renamed.items()}
     plain = Reading("as saved", {name: name for name in live if name in shapes})
@@ -288,7 +292,8 @@ def _inside_prefixes(saved: Mapping[str, Shape | None], live: Mapping[str, Shape
 
 
 def _shapes_agree(reading: Reading, saved: Mapping[str, Shape | None], live: Mapping[str, Shape]) -> bool:
-    return all(_fits(live[n], saved[s]) for n, s in reading.pairs.items())
+    pairs = reading.pairs.items()
+    return not any((theirs := saved[s]) is not None and theirs != live[n] for n, s in pairs)
 
 
 def _fits(live: Shape, saved: Shape | None) -> bool:
@@ -319,7 +324,7 @@ def _distinct(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def _judge(reading: Reading, saved: Mapping[str, Shape | None], live: Mapping[str, Shape]) -> NameMatch:
-    wrong = tuple(n for n, s in reading.pairs.items() if not _fits(live[n], saved[s]))
+    wrong = tuple(n for n, s in reading.pairs.items() if (theirs := saved[s]) is not None and theirs != live[n])
     missing = tuple(n for n in live if n not in reading.pairs)
     return NameMatch(reading, missing, tuple(_leftover(reading, saved)), wrong)
 

@@ -92,10 +92,10 @@ def opaque_names(value: Any) -> Iterator[str]:
     left = [value]
     while left:
         item = left.pop()
-        if type(item) in _LEAVES:
-            continue
         if isinstance(item, Opaque):
             yield item.name
         elif isinstance(item, Mapping | list | tuple | set | frozenset) and id(item) not in seen:
             seen.add(id(item))
-            left += item.values() if isinstance(item, Mapping) else item
+            inside = item.values() if isinstance(item, Mapping) else item
+            if not _LEAVES.issuperset(map(type, inside)):
+                left += [value for value in inside if type(value) not in _LEAVES]

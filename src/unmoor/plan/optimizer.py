@@ -6,9 +6,10 @@ one; counters are where the live class, under the live switches, wants them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from unmoor.values.catalog import Part
 from unmoor.values.finding import Finding
@@ -88,11 +89,12 @@ def plan_optimizer(
     plan = OptimizerPlan(faults=lacking, findings=list(match.findings))
     _take_strays(target, saved, policy, plan)
     state = _plan_state(target, part, saved, match, policy, own_model.dtypes, plan)
-    moved = [copy for copy in plan.copies if copy.slot.id.rpartition("/")[2] not in COUNTERS]
-    plan.faults += rounding_faults(target.label, moved, policy, what="state ")
+    cast = [c for c in plan.copies if c.node.dtype != c.slot.dtype and c.slot.id.rpartition("/")[2] not in COUNTERS]
+    plan.faults += rounding_faults(target.label, cast, policy, what="state ")
     plan.faults += joined_faults(target, state, plan.copies)
-    whole = [copy for copy in plan.copies if copy.slot.boxes is None and copy.node.shape != ()]
-    plan.faults += spread_faults(target, state_copies(target, whole))
+    if any(param.boxes is not None for _, param in target.params()):
+        whole = [copy for copy in plan.copies if copy.slot.boxes is None and copy.node.shape != ()]
+        plan.faults += spread_faults(target, state_copies(target, whole))
     plan.twins = joined_twins(target, plan.copies)
     options = plan_options(target, saved, match, policy)
     plan.copies += options.copies
@@ -143,16 +145,16 @@ def _plan_state(
 ) -> dict[int, Mapping[str, Any]]:
     state: dict[int, Mapping[str, Any]] = {}
     lent = _lent(target, saved)
+    homes = {id(group): _home(target, group, lent) for group in target.groups}
     for position, group, param in _positions(target):
         identity = match.ids.get(position)
-        entry = saved.state.get(identity, {}) if identity is not None else {}
+        entry = saved.state.get(identity) if identity is not None else None
         if not entry:
             continue
         if policy.mismatched == "fresh" and contradictions([param], saved, {0: identity}):
             plan.fresh.append(Change(target.label, _name(param, position), "state of another shape", "starts fresh"))
             continue
-        beside = counts_on_device(target.family, group.options)
-        place = _Place(target.label, position, group, param, dtypes.get(param.name), beside, lent, target.family)
+        place = _Place(homes[id(group)], position, param, dtypes.get(param.name))
         state[position] = _plan_entry(place, (*part.keys, *place_of(identity)), entry, plan)
     return state
 
@@ -181,10 +183,11 @@ def _lacking(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMat
     """Parameters whose saved state lacks part of what the live class cannot do without."""
     family = own_family(target)
     lacking: dict[str, list[str]] = {}
-    for position, _, param in _positions(target):
-        entry = saved.state.get(match.ids.get(position), {})
-        gone = [key for key in family.state if key not in entry] if family is not None and entry else []
-        if gone:
+    needed = frozenset(family.state if family is not None else ())
+    for position, _, param in _positions(target) if needed else ():
+        entry = saved.state.get(match.ids.get(position))
+        if entry and not entry.keys() >= needed:
+            gone = [key for key in family.state if key not in entry]  # type: ignore[union-attr]
             lacking.setdefault(", ".join(gone), []).append(_name(param, position))
     return [
         Fault(
@@ -242,28 +245,42 @@ def _name(param: TargetParam, position: int) -> str:
     return param.name or f"parameter {position}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A live parameter that state goes beside; `saved_dtype` is its dtype in the file, None where unknown.
+class _Home(NamedTuple):
+    """What holds for all parameters of a live group.
 
     `beside` tells that the live class, under its switches, keeps counters with their parameter. `lent` are storages of
     options and where those are: state that is an option (an LBFGS's `t` is its tensor learning rate) stays with it.
     """
 
     label: str
+    family: str
+    elementwise: frozenset[str]
+    beside: bool
+    fused: bool
+    lent: Mapping[str, str]
+
+
+def _home(target: TargetOptimizer, group: TargetGroup, lent: Mapping[str, str]) -> _Home:
+    row = FAMILIES.get(target.family)
+    elementwise = frozenset(row.elementwise if row is not None else ())
+    beside = counts_on_device(target.family, group.options)
+    return _Home(target.label, target.family, elementwise, beside, bool(group.options.get("fused")), lent)
+
+
+class _Place(NamedTuple):
+    """A live parameter that state goes beside; `saved_dtype` is its dtype in the file, None where unknown."""
+
+    home: _Home
     position: int
-    group: TargetGroup
     param: TargetParam
     saved_dtype: str | None
-    beside: bool
-    lent: Mapping[str, str]
-    family: str
 
     def device(self, key: str, node: TensorNode) -> str:
         """Where the state `key` lives."""
-        if node.storage is not None and node.storage.key in self.lent:
-            return self.lent[node.storage.key]
-        return self.param.device if key not in COUNTERS or self.beside else "cpu"
+        lent = self.home.lent
+        if lent and node.storage is not None and node.storage.key in lent:
+            return lent[node.storage.key]
+        return self.param.device if key not in COUNTERS or self.home.beside else "cpu"
 
     def dtype(self, key: str, node: TensorNode) -> str:
         """State in its parameter's dtype stays in it; anything else, and every counter, is as it was saved.
@@ -271,42 +288,41 @@ class _Place:
         A fused step takes no counter but a float32 one.
         """
         if key in COUNTERS:
-            return "float32" if self.group.options.get("fused") else node.dtype
+            return "float32" if self.home.fused else node.dtype
         follows = node.dtype == self.saved_dtype and (node.shape or key in ELEMENTWISE)
         return self.param.dtype if follows else node.dtype
 
 
 def _plan_entry(place: _Place, keys: tuple[Any, ...], entry: Mapping[str, Any], plan: OptimizerPlan) -> dict[str, Any]:
     made: dict[str, Any] = {}
+    label, name, above = place.home.label, _name(place.param, place.position), key_text(keys)
     for key, value in entry.items():
-        name, make = f"{_name(place.param, place.position)}/{key}", _slot_maker(place, key)
         if type(value) is TensorNode and value.quantizer is None:  # nearly always: a template for each adds up
-            slot = made[key] = make("", value)
-            plan.copies.append(Copy(place.label, name, key_text((*keys, key)), value, slot))
+            slot = made[key] = _slot(place, key, "", value)
+            plan.copies.append(Copy(label, f"{name}/{key}", f"{above}.{key}", value, slot))
             continue
-        template = Template(place.label, name, (*keys, key), make)
+        template = Template(label, f"{name}/{key}", (*keys, key), partial(_slot, place, key))
         made[key] = template(value)
         plan.copies += template.copies
     return made
 
 
-def _slot_maker(place: _Place, key: str) -> Callable[[str, TensorNode], Slot]:
-    param = place.param
-
-    def make(suffix: str, node: TensorNode) -> Slot:
-        dtype, device = place.dtype(key, node), place.device(key, node)
-        stride = _stride(place, key, node)
-        boxes = boxes_of(param, place.family, key, node)
-        existing = param.state.get(key) if not suffix else None
-        fits = existing and (existing.shape, existing.dtype, existing.device) == (node.shape, dtype, device)
-        alike = node.shape == () or (existing and existing.boxes == boxes and (boxes is None) == (param.boxes is None))
-        if existing and fits and alike and (place.family or boxes is not None or existing.stride == stride):
-            return existing
-        identity = f"{place.label}/state/{place.position}/{key}{suffix}"
-        stride = stride if boxes is None else contiguous(node.shape)
-        return Slot(identity, node.shape, dtype, stride, device, dense=True, make=True, boxes=boxes)
-
-    return make
+def _slot(place: _Place, key: str, suffix: str, node: TensorNode) -> Slot:
+    """Where a state goes: the live tensor that is there, where it is the one that would be made."""
+    home, param = place.home, place.param
+    dtype, device = place.dtype(key, node), place.device(key, node)
+    boxes = None if param.boxes is None else boxes_of(param, home.family, key, node)
+    existing = param.state.get(key) if not suffix else None
+    if (
+        existing is not None
+        and (existing.shape == node.shape and existing.dtype == dtype and existing.device == device)
+        and (node.shape == () or (existing.boxes == boxes and (boxes is None) == (param.boxes is None)))
+        and (home.family or boxes is not None or existing.stride == _stride(place, key, node))
+    ):
+        return existing
+    identity = f"{home.label}/state/{place.position}/{key}{suffix}"
+    stride = _stride(place, key, node) if boxes is None else contiguous(node.shape)
+    return Slot(identity, node.shape, dtype, stride, device, dense=True, make=True, boxes=boxes)
 
 
 def _never_stepped(target: TargetOptimizer, saved: SavedOptimizer, match: OptimizerMatch) -> list[Finding]:
@@ -322,8 +338,7 @@ def _never_stepped(target: TargetOptimizer, saved: SavedOptimizer, match: Optimi
 def _stride(place: _Place, key: str, node: TensorNode) -> tuple[int, ...]:
     """The parameter's for what torch's own classes lay out like it; else as saved, where that leaves no gaps."""
     param = place.param
-    alike = place.family in FAMILIES and key in FAMILIES[place.family].elementwise
-    if alike and node.shape == param.shape and param.dense:
+    if key in place.home.elementwise and node.shape == param.shape and param.dense:
         return param.stride
     return as_stored(node)
 

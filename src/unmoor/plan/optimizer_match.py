@@ -180,12 +180,12 @@ def _nowhere(label: str, names: list[str], live: Sequence[TargetParam], landings
 
 def _landed_twice(label: str, landing: Landing) -> tuple[Fault, ...]:
     """Two saved parameters that are one live parameter: tied since, or made one by a renaming."""
+    if len(set(landing.to.values())) == len(landing.to):
+        return ()
     owners: dict[str, list[str]] = {}
     for name, to in landing.to.items():
         owners.setdefault(to, []).append(name)
     rows = [f"{' and '.join(names)} would both be {to}" for to, names in owners.items() if len(names) > 1]
-    if not rows:
-        return ()
     text = f"{listing(rows, 3)}: the saved optimizer has a state for each"
     return (Fault("ambiguous", label, text, 'drop one: rename={"its.name": "unused"}, unexpected="ignore"'),)
 
@@ -342,10 +342,12 @@ def _by_order(
 def contradictions(live: Sequence[TargetParam], saved: SavedOptimizer, reading: Mapping[int, Any]) -> list[str]:
     """Where a reading gives a parameter state of another shape, one line a parameter."""
     found = []
+    state, nothing = saved.state, dict[str, Any]()
     for position, identity in reading.items():
         param = live[position]
-        for key, value in saved.state.get(identity, {}).items():
-            if key in ELEMENTWISE and isinstance(value, TensorNode) and value.shape != param.shape:
+        own = param.shape
+        for key, value in state.get(identity, nothing).items():
+            if key in ELEMENTWISE and isinstance(value, TensorNode) and value.shape != own:
                 name = param.name or f"parameter {position}"
                 shapes = f"has shape {format_shape(value.shape)}, the live parameter has {format_shape(param.shape)}"
                 found.append(f"state {key!r} for {name} {shapes}")

@@ -30,10 +30,6 @@ class LiveNames:
     own: Mapping[str, Shape]
     known: Mapping[str, str]
 
-    def canonical(self, name: str) -> str | None:
-        """What a live parameter of this name is called, None where there is none."""
-        return name if name in self.own else self.known.get(name)
-
     def all(self) -> dict[str, None]:
         """Every name once, the optimizer's own first."""
         return dict.fromkeys((*self.own, *self.known))
@@ -69,7 +65,8 @@ def land(
 
 
 def _landing(how: str, names: Iterable[tuple[str, str]], live: LiveNames) -> Landing:
-    to = {saved: canonical for saved, name in names if (canonical := live.canonical(name)) is not None}
+    own, known = live.own, live.known
+    to = {saved: there for saved, name in names if (there := name if name in own else known.get(name)) is not None}
     return Landing(how, to)
 
 

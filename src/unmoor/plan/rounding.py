@@ -17,7 +17,7 @@ def rounding_faults(label: str, copies: Iterable[Copy], policy: Policy, *, what:
     """One fault for each pair of dtypes; none where the policy allows any cast. `what` stands before the names."""
     casts: dict[tuple[str, str], list[str]] = {}
     for copy in copies if policy.cast != "any" else ():
-        if not is_exact_cast(copy.node.dtype, copy.slot.dtype):
+        if copy.node.dtype != copy.slot.dtype and not is_exact_cast(copy.node.dtype, copy.slot.dtype):
             casts.setdefault((copy.node.dtype, copy.slot.dtype), []).append(copy.name)
     return [
         Fault(

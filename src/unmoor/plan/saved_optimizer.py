@@ -96,8 +96,10 @@ def take_apart(part: Part, recorded: Sequence[str] | None) -> SavedOptimizer:
     groups = tuple(node["param_groups"])
     ids = tuple(tuple(group["params"]) for group in groups)
     held = {identity for group in ids for identity in group}
-    spelled = {str(identity): identity for identity in held}
-    entries = {key if key in held else spelled.get(key, key): value for key, value in node["state"].items()}
+    entries = node["state"]
+    if not entries.keys() <= held:
+        spelled = {str(identity): identity for identity in held}
+        entries = {key if key in held else spelled.get(key, key): value for key, value in entries.items()}
     kinds = {type(identity) for identity in held}
     unassigned = {
         key: value
@@ -154,7 +156,7 @@ def _frozen(node: Mapping[str, Any], names: Sequence[str] | None) -> tuple[Mappi
 
 def class_faults(target: TargetOptimizer, saved: SavedOptimizer) -> list[Fault]:
     """A fault where the saved state is another class's: by the options that mark one, or by the state it keeps."""
-    keys = {key for entry in saved.state.values() for key in entry}
+    keys: set[str] = set().union(*saved.state.values())
     options = {key for group in saved.groups for key in group} - {"params", "param_names"}
     foreign = options - {key for group in target.groups for key in group.options} - SHARED_OPTIONS
     known = own_family(target)

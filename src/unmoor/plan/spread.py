@@ -26,8 +26,10 @@ def boxes_of(param: TargetParam, family: str, key: str, node: TensorNode) -> tup
 
 def own_loading(target: TargetOptimizer) -> list[Fault]:
     """A class whose state dict has a form of its own: it cannot be told which parts of that a rank holds."""
+    if not target.whole:
+        return []
     names = [param.name or f"parameter {position}" for position, param in target.params() if param.boxes is not None]
-    if not names or not target.whole:
+    if not names:
         return []
     text = f"the state dict of {target.class_name} has a form of its own, and {listing(names)} are spread over ranks"
     return [Fault("mismatch", target.label, text, f"{target.label}=None starts it fresh")]

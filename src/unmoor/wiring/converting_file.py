@@ -16,7 +16,8 @@ from unmoor.values.report import Receipt
 from unmoor.values.text import format_shape
 
 from .converting_meter import Meter
-from .saving import MANIFEST, archive_name, storage_spans, writer
+from .saving import writer
+from .writing import MANIFEST, archive_name, storage_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

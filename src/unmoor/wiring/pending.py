@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from unmoor.errors import SaveError, UnmoorError, UsageError
+from unmoor.execute.yielding import step_back
 from unmoor.values.report import Receipt
 
 __all__ = ["MODES", "Pending", "adopt", "finish_earlier", "run_behind"]
@@ -75,7 +76,7 @@ class Pending:
 def run_behind(path: str, work: Callable[[], Receipt]) -> Pending:
     """Do `work`, a save to `path`, in a thread. The interpreter does not exit before it has ended."""
     pending = _begun(path)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="unmoor-save")
+    pool = ThreadPoolExecutor(1, thread_name_prefix="unmoor-save", initializer=step_back)
     pool.submit(pending.end, work, lambda error: error)
     pool.shutdown(wait=False)
     return pending

@@ -40,7 +40,7 @@ from unmoor.values.report import Receipt
 from unmoor.values.text import count
 
 from .checking import check_verify, refuse_overlap
-from .saving import archive_name
+from .writing import archive_name
 
 __all__ = ["repartition_zero"]
 

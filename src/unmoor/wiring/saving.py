@@ -1,38 +1,29 @@
-"""save: live objects -> content -> archive -> described again and held against the promise -> published."""
+"""save: live objects -> content -> a draft of the file -> written (`writing.py`)."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any
 
-from unmoor.describe import describe_file
-from unmoor.errors import SaveError
-from unmoor.execute.archive import Record, torch_records, torch_trailer, write_archive
-from unmoor.execute.commit import publish
 from unmoor.filing import path_text
 from unmoor.live.content import TORCH_VERSION, Content
-from unmoor.live.pickling import pickle_tree
+from unmoor.live.pickling import StorageBlob, pickle_tree
+from unmoor.live.rings import rings_for
 from unmoor.report.restore import receipt_text
 from unmoor.values.catalog import Catalog
 from unmoor.values.ranks import RANKS
 from unmoor.values.report import Receipt
-from unmoor.values.text import key_text
 from unmoor.version import __version__
 
 from .saving_flat import SUFFIX, write_safetensors
+from .writing import Draft, write_draft
 
-__all__ = ["MANIFEST", "archive_name", "storage_spans", "world", "write_content", "writer"]
-
-MANIFEST = "unmoor/manifest.json"
-
-Crcs = Mapping[str, tuple[int, int, int]]
+__all__ = ["draft_of", "receipt_of", "world", "write_content", "writer"]
 
 
 def write_content(
@@ -51,30 +42,27 @@ def write_content(
     if path_text(path).lower().endswith(SUFFIX):
         return write_safetensors(path_text(path), content, buffer_bytes=buffer_bytes, progress=progress)
     begin = time.perf_counter()
+    draft, blobs = draft_of(path_text(path), content)
+    buffers = rings_for(blob.device for blob in blobs.values())
+    nbytes = write_draft(
+        draft, buffer_bytes=buffer_bytes, threads=threads, progress=progress, buffers=buffers, agree=agree
+    )
+    return receipt_of(draft.path, content, nbytes, time.perf_counter() - begin)
+
+
+def draft_of(path: str, content: Content) -> tuple[Draft, dict[str, StorageBlob]]:
+    """The file that `content` makes, with its data where it is now, and that data by storage key."""
     pickled, blobs = pickle_tree(content.tree, content.tensors.values())
-    records = torch_records(pickled, [(key, blob.nbytes, blob) for key, blob in blobs.items()])
-    target = path_text(path)
+    storages = [(key, blob.nbytes, blob) for key, blob in blobs.items()]
+    return Draft(path, pickled, storages, _manifest(content), content.promise()), blobs
 
-    def check(temporary: str) -> None:
-        found = describe_file(temporary)
-        _hold_against(found, content, target)
-        agree(found)
 
-    needed = sum(record.nbytes for record in records)
-    with publish(target, needed=needed, durability="disk", check=check) as temporary:
-        write_archive(
-            temporary,
-            records,
-            name=archive_name(target),
-            finish=partial(_finish, content),
-            threads=threads,
-            buffer_bytes=buffer_bytes,
-            progress=progress,
-        )
+def receipt_of(path: str, content: Content, nbytes: int, seconds: float) -> Receipt:
+    """What is said of a file that was written."""
     receipt = Receipt(
-        path=target,
-        nbytes=os.stat(target).st_size,
-        seconds=time.perf_counter() - begin,
+        path=path,
+        nbytes=nbytes,
+        seconds=seconds,
         counts=content.counts(),
         converted=tuple(content.converted),
         findings=tuple(content.findings),
@@ -82,25 +70,13 @@ def write_content(
     return replace(receipt, text=receipt_text(receipt))
 
 
-def archive_name(path: str) -> str:
-    """The folder inside the archive, which torch names after the file."""
-    stem = os.path.splitext(os.path.basename(path))[0]
-    return stem if stem.isascii() and stem.isprintable() and 0 < len(stem) < 128 else "archive"
-
-
-def _finish(content: Content, crcs: Crcs) -> list[Record]:
-    manifest = json.dumps(_manifest(content, crcs), separators=(",", ":")).encode()
-    return [*torch_trailer(crcs), Record(MANIFEST, len(manifest), manifest)]
-
-
-def _manifest(content: Content, crcs: Crcs) -> dict[str, Any]:
+def _manifest(content: Content) -> dict[str, Any]:
     return {
         "manifest": 1,
         **writer(),
         **world(content),
         "roles": content.roles,
         "numpy": [list(keys) for keys in content.arrays],
-        "storages": storage_spans(crcs),
     }
 
 
@@ -115,25 +91,3 @@ def writer() -> dict[str, Any]:
         "writer": {"unmoor": __version__, "torch": TORCH_VERSION, "python": platform.python_version()},
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-
-
-def storage_spans(crcs: Crcs) -> dict[str, list[int]]:
-    """Storage key -> offset, bytes and CRC-32 of its data."""
-    return {name.removeprefix("data/"): list(span) for name, span in crcs.items() if name.startswith("data/")}
-
-
-def _hold_against(catalog: Catalog, content: Content, path: str) -> None:
-    """Every tensor that was to be written must be described as it was; the reader is the writer's checker."""
-    found = {entry.keys: entry for entry in catalog.tensors}
-    faults = []
-    for keys, want in content.promise().items():
-        entry = found.get(keys)
-        if entry is None or (entry.shape, entry.dtype) != want:
-            faults.append(f"{key_text(keys)}: meant {want}, found {entry and (entry.shape, entry.dtype)}")
-    if faults:
-        raise SaveError(
-            f"what was written for {path} does not read back as it was meant; the older file is intact",
-            details=faults[:10],
-            remedy="This is a defect of unmoor: please report it with the tensor's class and layout.",
-            path=path,
-        )

@@ -1,11 +1,16 @@
 """save in the background: the state as it is now is copied to the CPU, and written from there while the run goes on.
 
-State that is spread over ranks goes through the engine's own way of doing that. Everything else is written by a thread
-that does what save does; ranks then meet on a channel of their own.
+One process pickles its state at the call, copies the storages, and has a process of its own write the file. State that
+is spread over ranks goes through the engine's own way of doing that. Everything else is written by a thread that does
+what save does; ranks then meet on a channel of their own.
 """
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,30 +18,84 @@ from typing import Any
 from unmoor.distributed.comparing import compare
 from unmoor.distributed.engine import stage, write_behind
 from unmoor.distributed.meeting import Meeting, meet
+from unmoor.execute.staged import Staged
 from unmoor.live.content import Content
 from unmoor.live.snapshots import take
+from unmoor.live.staging import Loan, Staging, lend
+from unmoor.report.restore import receipt_text
 from unmoor.values.report import Receipt
 
 from .pending import Pending, adopt, run_behind
-from .saving import write_content
+from .saving import draft_of, receipt_of, write_content
+from .saving_flat import SUFFIX
 from .saving_sharded import finished, prepare_sharded
 from .saving_world import save_world
+from .writing import Draft
+from .writing_apart import Shared, write_apart
 
 __all__ = ["save_behind"]
 
 
-def save_behind(meeting: Meeting, path: str, content: Content, *, timeout: float, **how: Any) -> Pending:
+def save_behind(meeting: Meeting, path: str, content: Content, *, owner: Any, timeout: float, **how: Any) -> Pending:
     """Copy `content` and begin to write it to `path`; returns once it is copied on all ranks of the meeting.
 
-    Raises what makes a save impossible and can be known before it is written.
+    `owner` is the live object to which the memory of the copies belongs, None for that of this save alone. Raises what
+    makes a save impossible and can be known before it is written.
     """
+    if meeting.size == 1 and not content.copied and not path.lower().endswith(SUFFIX):
+        return _alone(path, content, lend(owner, shared=True), how)
+    loan = lend(owner)
     if meeting.size > 1 and any(map(bool, map(int, meeting.gather(b"1" if content.held else b"0")))):
-        return _sharded(meeting, path, content, how["progress"])
+        return _sharded(meeting, path, content, loan, how["progress"])
     with meeting.step("copy"):
-        kept = content if content.copied else take(content).content
+        kept = content if content.copied else take(content, loan).content
     if meeting.size == 1:
-        return run_behind(path, partial(write_content, path, kept, **how))
-    return run_behind(path, partial(_together, meeting.group, timeout, path, kept, how))
+        work = partial(write_content, path, kept, **how)
+    else:
+        work = partial(_together, meeting.group, timeout, path, kept, how)
+    return run_behind(path, partial(_then_end, loan, work))
+
+
+def _then_end(loan: Loan, work: Callable[[], Receipt]) -> Receipt:
+    try:
+        return work()
+    finally:
+        loan.end()
+
+
+def _alone(path: str, content: Content, loan: Loan, how: dict[str, Any]) -> Pending:
+    """Everything that has to do with live objects is done when this returns."""
+    begin = time.perf_counter()
+    draft, blobs = draft_of(path, content)
+    staging = loan.stage(list(blobs.values()))
+    sizes = [(key, blob.nbytes) for key, blob in blobs.items()]
+    rows = zip(sizes, staging.starts, strict=True)
+    copies = [(key, nbytes, Staged(staging.memory, start, nbytes)) for (key, nbytes), start in rows]
+    work = partial(_write, replace(draft, storages=copies), staging, loan, folder=_here(), **how)
+    said = receipt_of(path, content, 0, 0.0)
+
+    def receipt() -> Receipt:
+        made = replace(said, nbytes=work(), seconds=time.perf_counter() - begin)
+        return replace(made, text=receipt_text(made))
+
+    return run_behind(path, receipt)
+
+
+def _write(draft: Draft, staging: Staging, loan: Loan, **how: Any) -> int:
+    try:
+        return write_apart(draft, Shared(staging.handle, staging.starts), **how)
+    finally:
+        with suppress(BufferError):
+            staging.memory.release()
+        loan.end()
+
+
+def _here() -> str:
+    """Where a relative path begins; "" where that folder is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _together(group: Any, timeout: float, path: str, content: Content, how: Any) -> Receipt:
@@ -46,13 +105,15 @@ def _together(group: Any, timeout: float, path: str, content: Content, how: Any)
         return save_world(meeting, path, content, **how)
 
 
-def _sharded(meeting: Meeting, path: str, content: Content, progress: Any) -> Pending:
+def _sharded(meeting: Meeting, path: str, content: Content, loan: Loan, progress: Any) -> Pending:
     prepared = prepare_sharded(meeting, path, content, compare(meeting, content, path), progress=progress)
     try:
         with meeting.step("copy"):
-            job = stage(prepared.job, copied=content.copied)
+            job = stage(prepared.job, None if content.copied else loan)
     except BaseException:
         prepared.discard()
         raise
     left = replace(prepared, job=job)
-    return adopt(job.path, write_behind(job), partial(finished, left), left.failed)
+    writing = write_behind(job)
+    writing.add_done_callback(lambda _: loan.end())
+    return adopt(job.path, writing, partial(finished, left), left.failed)

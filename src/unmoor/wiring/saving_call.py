@@ -12,6 +12,7 @@ from unmoor.filing import path_text
 from unmoor.live.content import Content
 from unmoor.live.labels import objects_text
 from unmoor.live.snapshots import Snapshot, take
+from unmoor.live.staging import owner_of
 from unmoor.values.report import Receipt
 from unmoor.values.text import count, key_text
 
@@ -53,7 +54,7 @@ def save_path(
         if background:
             from .saving_behind import save_behind
 
-            return save_behind(meeting, path_text(path), content, timeout=timeout, **how)
+            return save_behind(meeting, path_text(path), content, owner=owner_of(roles), timeout=timeout, **how)
         if meeting.size == 1:
             return write_content(path, content, **how)
         from .saving_world import save_world

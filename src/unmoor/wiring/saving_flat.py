@@ -15,6 +15,7 @@ from unmoor.execute.commit import publish
 from unmoor.execute.flat_file import write_flat
 from unmoor.live.content import Content
 from unmoor.live.flat import DenseBlob, Flat, flatten
+from unmoor.live.rings import rings_for
 from unmoor.report.restore import receipt_text
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.report import Receipt
@@ -50,7 +51,8 @@ def write_safetensors(
     needed = len(head) + sum(blob.nbytes for blob in blobs.values())
     with publish(path, needed=needed, durability="disk", check=check) as temporary:
         data = [(blob.nbytes, blob) for blob in blobs.values()]
-        write_flat(temporary, head, data, buffer_bytes=buffer_bytes, progress=progress)
+        buffers = rings_for(blob.device for blob in blobs.values())
+        write_flat(temporary, head, data, buffer_bytes=buffer_bytes, progress=progress, buffers=buffers)
     receipt = Receipt(
         path=path,
         nbytes=os.stat(path).st_size,
