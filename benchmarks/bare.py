@@ -1,4 +1,4 @@
-"""The floor of a restore: the bytes of a file, from the places that it reads, into the same tensors. Nothing is checked.
+"""The floor of a restore: the bytes of a file, from where they lie, into the same tensors; nothing is checked.
 
 Two kinds of memory for what is made: "plain", as malloc gives it, which is mapped page by page as it is first touched;
 and "ours", for which the system is asked for huge pages as a restore asks, so that the rest can be told apart.

@@ -38,7 +38,7 @@ STAGES = {
         ("unmoor.wiring.carrying", "Run.sinks", "sinks"),
         ("unmoor.wiring.carrying", "stream", "stream"),
         ("unmoor.wiring.carrying", "Run.set_optimizers", "optimizers"),
-        ("unmoor.wiring.carrying", "_report", "report"),
+        ("unmoor.wiring.carrying", "_counts", "report"),
         ("unmoor.wiring.carrying", "report_text", "report"),
     ],
     "save": [

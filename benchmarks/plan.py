@@ -3,6 +3,8 @@
 Files and runs are described values made here, without tensor data and without torch's part: what is timed is
 `plan_restore` alone, as `restore` calls it, in this process, the best of five by the processor's clock, so that other
 work on the machine does not count. The last column is the growth for ten times the tensors: 10 is linear.
+
+Then the whole verb over live runs, stage by stage (`benchmarks/planned_runs.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from unmoor.values.nodes import Span, Storage, TensorNode
 from unmoor.values.pausing import collector_paused
 from unmoor.values.target import Slot, Target, TargetGroup, TargetModule, TargetOptimizer, TargetParam
 
+from . import planned_runs
 from .common import options, table
 
 SIZES = (1_000, 10_000, 100_000)
@@ -146,7 +149,9 @@ def main() -> None:
         found = [measure(way, size) for size in sizes]
         growth = [f"{b / a:.1f}" for a, b in pairwise(found)]
         rows.append((name, *(f"{s:.4f} s" for s in found), ", ".join(growth)))
-    print(table(rows))
+    print(table(rows), flush=True)
+    for shape in planned_runs.SHAPES:
+        print(f"\n{table(planned_runs.rows(shape, sizes, seconds))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """How fast saving and restoring is beside every peer and beside the machine's floor: tables, plots and the page.
 
     python -m benchmarks.speed                           every table, in 20 minutes at most; goes on where it stopped
-    python -m benchmarks.speed --what restore save       some of them: restore save hold-up many size largest memory
+    python -m benchmarks.speed --what restore save       some of them: restore save hold-up many size memory
+    python -m benchmarks.speed --what largest            12 GB on the disk, which the first does not do
     python -m benchmarks.speed --size 0.2 --rounds 1     smaller, or shorter
     python -m benchmarks.speed --where memory            /dev/shm only; a disk is tried at --disk FOLDER
     python -m benchmarks.speed --again                   measure anew what the file of figures has already
@@ -20,6 +21,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 from importlib.metadata import version
@@ -40,8 +42,20 @@ PAGES: Final = (ROOT / "docs" / "performance.md", ROOT / "README.md")
 
 WHATS: Final = ("restore", "save", "hold-up", "many", "size", "largest", "memory")
 QUICK: Final = ("restore", "save", "hold-up")
-FEW_RESTORES: Final = ("unmoor.restore", "torch.load", "safetensors.load_file", "DCP load", "floor: bare read")
+FLOOR: Final = "floor: bare read, huge pages"
+FEW_RESTORES: Final = ("unmoor.restore", "torch.load", "safetensors.load_file", "DCP load", FLOOR)
 FEW_SAVES: Final = ("unmoor.save", "torch.save", "safetensors.save_file", "DCP save", "floor: bare write")
+COLD_RESTORES: Final = (
+    "unmoor.restore",
+    "torch.load",
+    "torch.load, mmap",
+    "safetensors.load_file",
+    "safetensors.safe_open",
+    "DCP load",
+    "torch_checkpointing load",
+    FLOOR,
+)
+SYNCED_SAVES: Final = (*FEW_SAVES[:-1], "torch_checkpointing save", FEW_SAVES[-1])
 TRACED: Final = (
     "unmoor.restore",
     "torch.load",
@@ -66,28 +80,31 @@ def tables(size: float, rounds: int, *, ours: bool = False) -> dict[str, tuple[s
         else (tuple(RESTORES), tuple(SAVES), tuple(BEHIND))
     )
     one, fewer = (Point(nbytes, 40 if ours else 0),), max(1, rounds - 1)
-    counts = [count for count in COUNTS if count * scale >= COUNTS[0]] or COUNTS[:1]
+    counts = [count for count in COUNTS if count <= COUNTS[-1] * scale] or COUNTS[:1]
     many = tuple(Point(int(MANY_BYTES * scale), count) for count in counts)
     grown = tuple(Point(int(most * scale), -1) for most in SIZES if most * scale >= SIZES[0])
-    traced = tuple(way for way in TRACED if way in restores)
     return {
         "restore-memory": ("restore", Table("restore", "memory", one, restores, rounds)),
-        "restore-disk": ("restore", Table("restore", "disk", one, restores, fewer, cold=True)),
+        "restore-disk": ("restore", Table("restore", "disk", one, _of(COLD_RESTORES, restores), fewer, cold=True)),
         "save-memory": ("save", Table("save", "memory", one, saves, rounds)),
-        "save-disk": ("save", Table("save", "disk", one, saves, fewer, fsync=True)),
+        "save-disk": ("save", Table("save", "disk", one, _of(SYNCED_SAVES, saves), fewer, fsync=True)),
         "hold-up": ("hold-up", Table("behind", "memory", one, behind, fewer)),
         "many-restore": ("many", Table("restore", "memory", many, FEW_RESTORES, fewer)),
         "many-save": ("many", Table("save", "memory", many, FEW_SAVES, fewer)),
         "size-restore": ("size", Table("restore", "memory", grown, FEW_RESTORES, fewer)),
         "size-save": ("size", Table("save", "memory", grown, FEW_SAVES, fewer)),
         "largest": ("largest", _largest(int(LARGEST * scale))),
-        "memory": ("memory", Table("restore", "memory", one, traced, 1, traced=True)),
+        "memory": ("memory", Table("restore", "memory", one, _of(TRACED, restores), 1, traced=True)),
     }
+
+
+def _of(chosen: tuple[str, ...], ways: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(way for way in chosen if way in ways)
 
 
 def _largest(nbytes: int) -> Table:
     """What fits in memory only without a second copy, and beside no file in memory."""
-    ways = ("unmoor.restore", "torch.load", "floor: bare read")
+    ways = ("unmoor.restore", "torch.load", FLOOR)
     return Table("restore", "disk", (Point(nbytes, -1),), ways, 1, cold=True)
 
 
@@ -182,7 +199,7 @@ def render(file: Path, plots: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", nargs="+", choices=WHATS, default=list(WHATS))
+    parser.add_argument("--what", nargs="+", choices=WHATS, default=[what for what in WHATS if what != "largest"])
     parser.add_argument("--where", nargs="+", choices=("memory", "disk"), default=["memory", "disk"])
     parser.add_argument("--size", type=float, default=1.5, help="GB of model and optimizer state; curves shrink alike")
     parser.add_argument("--rounds", type=int, default=3)
@@ -190,7 +207,7 @@ def main() -> None:
     parser.add_argument("--plots", default=str(PLOTS), help="the folder for the plots")
     parser.add_argument("--memory", default="/dev/shm", help="a folder in memory")
     parser.add_argument("--disk", default=tempfile.gettempdir(), help="a folder on a disk")
-    parser.add_argument("--limit", type=float, default=120, help="seconds after which a way is stopped and left out")
+    parser.add_argument("--limit", type=float, default=60, help="seconds after which a way is stopped and left out")
     for flag in ("--quick", "--again", "--render"):
         parser.add_argument(flag, action="store_true")
     chosen = parser.parse_args()
@@ -200,6 +217,7 @@ def main() -> None:
         if chosen.json == str(JSON):
             chosen.json = os.devnull
     if not chosen.render:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what lies in memory goes away with it
         run(chosen)
     if not chosen.quick:
         render(Path(chosen.json), Path(chosen.plots))

@@ -39,7 +39,7 @@ def _ordered(ours: dict[str, Any], others: dict[str, Any], last: int) -> dict[st
 
 
 SAVES: Final[dict[str, Save]] = _ordered(speed_ways.SAVES, speed_others.SAVES, 1)
-RESTORES: Final[dict[str, Restore]] = _ordered(speed_ways.RESTORES, speed_others.RESTORES, 1)
+RESTORES: Final[dict[str, Restore]] = _ordered(speed_ways.RESTORES, speed_others.RESTORES, 2)
 BEHIND: Final[dict[str, Behind]] = _ordered(speed_ways.BEHIND, speed_others.BEHIND, 2)
 
 _SAVES_BEHIND: Final = 3

@@ -44,11 +44,16 @@ def _accelerate_load(path: Path, run: Run) -> Call:
 
 
 def _manager(*, behind: bool = False) -> Any:
+    """Without direct I/O, its default: where a file system wants whole blocks, writes of 0.1.1 fail (EINVAL)."""
     reach()
     from torch_checkpointing import CheckpointManager
+    from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
-    config = CheckpointManager.Config
-    return CheckpointManager(config.with_async_save() if behind else config.with_sync_save())
+    config = CheckpointManager.Config.with_async_save() if behind else CheckpointManager.Config.with_sync_save()
+    config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
+    if behind:
+        config.save.process_config.subprocess_init_timeout_secs = 300  # a busy machine may need more than its 30
+    return CheckpointManager(config)
 
 
 def _states(run: Run) -> dict[str, Any]:
@@ -115,16 +120,16 @@ def _moonclip_behind(path: Path, run: Run) -> Callable[[Path], Call]:
 
 SAVES: Final[dict[str, Save]] = {
     "torch_checkpointing save": Save(_tc_save, whole="yes"),
-    "Lightning Fabric save": Save(_fabric_save, sums="yes", whole="yes"),
+    "Lightning Fabric save": Save(_fabric_save, sums="yes", whole="yes", beside=2.0),
     "accelerate save_state": Save(_accelerate_save, sums="optimizer"),
-    "moonclip save": Save(_moonclip_save, sums="yes", synced="yes", whole="yes"),
+    "moonclip save": Save(_moonclip_save, sums="yes", synced="yes", whole="yes", beside=2.5),
 }
 
 RESTORES: Final[dict[str, Restore]] = {
     "torch_checkpointing load": Restore("torch_checkpointing save", _tc_load),
     "Lightning Fabric load": Restore("Lightning Fabric save", _fabric_load),
     "accelerate load_state": Restore("accelerate save_state", _accelerate_load),
-    "moonclip resume": Restore("moonclip save", _moonclip_load, verified="yes"),
+    "moonclip resume": Restore("moonclip save", _moonclip_load, verified="yes", beside=2.0),
 }
 
 BEHIND: Final[dict[str, Behind]] = {

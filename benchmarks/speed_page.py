@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from .common import table as as_table
 from .speed_child import BEHIND, RESTORES, SAVES
+from .speed_tables import ONCE
 
 __all__ = ["PEER", "filled_in", "median", "rendered", "seconds"]
 
@@ -25,7 +26,8 @@ Figures = Mapping[str, Any]
 _MARKS: Final = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 PEER: Final = {"restore": "torch.load", "save": "torch.save", "behind": "floor: one copy in memory"}
 """What a table's ways are held against first."""
-_FLOOR: Final = {"restore": "floor: bare read", "save": "floor: bare write"}
+_FLOORS: Final = {"restore": ("floor: bare read, huge pages", "floor: bare read"), "save": ("floor: bare write",)}
+"""The floor of a table is the first of these that it has."""
 _WIDTH: Final = 125
 _WHERE: Final = {"memory": "in /dev/shm", "disk": "on the disk"}
 
@@ -64,7 +66,7 @@ def _rendered(table: Figures) -> str:
     one = len(points) == 1
     text = _bars(settings, points[0]) if one else _curve(settings, points)
     head = f"{_size(points[0]['nbytes'])} {_conditions(settings)}" if one else _conditions(settings)
-    return "\n\n".join([f"{head}:", text, *_left_out(points, one=one)])
+    return "\n\n".join([f"{head}:", text, *_once(points, settings["rounds"]), *_left_out(points, one=one)])
 
 
 def _conditions(settings: Figures) -> str:
@@ -77,13 +79,20 @@ def _conditions(settings: Figures) -> str:
     return f"{_WHERE[settings['where']]}{state}, {rounds}"
 
 
+def _once(points: Sequence[Figures], rounds: int) -> list[str]:
+    """Ways that were done fewer times than the table has rounds."""
+    found = {way for point in points for way, rows in point["ways"].items() if 0 < len(rows) < rounds}
+    return [f"Done once, for more than {ONCE:.0f} s each: {', '.join(sorted(found))}."] if found else []
+
+
 def _bars(settings: Figures, point: Figures) -> str:
     return as_table(_COLUMNS[settings["what"]](settings["what"], point["ways"]))
 
 
 def _ratios(what: str, ways: Figures, way: str) -> list[str]:
     own = median(ways[way])
-    others = [median(ways.get(name, [])) for name in (PEER[what], _FLOOR[what])]
+    floor = next((name for name in _FLOORS[what] if ways.get(name)), "")
+    others = [median(ways.get(name, [])) for name in (PEER[what], floor)]
     return ["-" if not own or not other else f"{own / other:.2f}" for other in others]
 
 

@@ -17,17 +17,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from .speed_child import RESTORES, once
+from .speed_child import RESTORES, SAVES, once
 
-__all__ = ["Point", "Table", "child", "fitting", "measure"]
+__all__ = ["ONCE", "Point", "Table", "child", "fitting", "measure", "slow"]
 
 Report = Callable[[str], None]
 
-LEAN: Final = ("unmoor", "floor", "torch.save")
-"""Beginnings of ways that need no second copy of a run."""
-BESIDE: Final = {"restore": 1.4, "save": 2.0, "behind": 1.4}
-"""What others may need beside it, in copies."""
 FILES: Final = {way: restore.file for way, restore in RESTORES.items()}
+ONCE: Final = 15.0
+"""What takes longer, in seconds of its whole process, is done once: its spread is small beside what it takes."""
+_BEHIND: Final = 3.5
+"""Copies that a save in the background may keep beside the run and its file."""
 _KEPT_FREE: Final = 1 << 30
 _POLL: Final = 0.004
 
@@ -60,32 +60,51 @@ class Table:
 
 def measure(table: Table, folder: Path, limit: float, report: Report) -> dict[str, Any]:
     """All figures of a table: {"settings", "points": [{"nbytes", "tensors", "ways", "left_out"}]}."""
-    points = [_point(table, point, folder, limit, report) for point in table.points]
+    points: list[dict[str, Any]] = []
+    for point in table.points:
+        before = points[-1] if points else None
+        points.append(_point(table, point, before, folder, limit, report))
     return {"settings": table.settings(), "points": points}
 
 
-def _point(table: Table, point: Point, parent: Path, limit: float, report: Report) -> dict[str, Any]:
+def _point(
+    table: Table, point: Point, before: dict[str, Any] | None, parent: Path, limit: float, report: Report
+) -> dict[str, Any]:
     ways, left_out = fitting(table, point)
-    figures: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    left_out |= slow(point, before, limit)
+    figures: dict[str, list[dict[str, Any]]] = {way: [] for way in ways if way not in left_out}
     with tempfile.TemporaryDirectory(dir=parent) as name:
         folder = Path(name)
         (folder / "tiny").mkdir()
         asked = {"folder": name, "tiny": True, "cold": table.cold, "fsync": table.fsync, **asdict(point)}
         if table.what == "restore":
-            for file in dict.fromkeys(FILES[way] for way in ways):
+            for file in dict.fromkeys(FILES[way] for way in figures):
                 _write(file, figures, left_out, asked, limit, report)
         for turn in range(table.rounds):
-            for way in list(figures):
-                report(f"{table.what} {point.nbytes / 1e6:,.0f} MB, round {turn + 1} of {table.rounds}: {way}")
+            for way in [way for way, rows in figures.items() if not rows or rows[-1]["took"] < ONCE]:
+                report(f"{table.what} {_told(point)}, round {turn + 1} of {table.rounds}: {way}")
                 found = child({**asked, "what": table.what, "way": way}, limit, traced=table.traced)
-                if "failed" in found:
-                    left_out[way] = found["failed"]
-                    del figures[way]
-                    if table.what != "restore":
-                        _cleared(folder)
-                else:
+                if "failed" not in found:
                     figures[way].append(found)
+                    continue
+                left_out[way] = found["failed"]
+                del figures[way]
+                if table.what != "restore":
+                    _cleared(folder)
     return {**asdict(point), "ways": figures, "left_out": left_out}
+
+
+def _told(point: Point) -> str:
+    return f"{point.tensors:,} tensors" if point.tensors > 0 else f"{point.nbytes / 1e6:,.0f} MB"
+
+
+def slow(point: Point, before: dict[str, Any] | None, limit: float) -> dict[str, str]:
+    """Ways that would take too long by what the smaller point before took, and the reason."""
+    if before is None:
+        return {}
+    growth = max(point.nbytes / before["nbytes"], point.tensors / before["tensors"])
+    found = {way: max(row["took"] for row in rows) for way, rows in before["ways"].items() if rows}
+    return {way: f"would take more than {limit:.0f} s" for way, took in found.items() if took * growth > limit}
 
 
 def _cleared(folder: Path) -> None:
@@ -112,7 +131,7 @@ def fitting(table: Table, point: Point, free: int | None = None) -> tuple[list[s
     files: set[str] = set()
     ways, left_out = [], {}
     for way in table.ways:
-        beside = 0.1 if way.startswith(LEAN) and table.what != "behind" else BESIDE[table.what]
+        beside = {"restore": RESTORES, "save": SAVES}[table.what][way].beside if table.what != "behind" else _BEHIND
         own = {FILES[way]} if table.what == "restore" else set()
         on_disk = len(files | own) + (table.what != "restore")
         need = point.nbytes * (1 + beside + (on_disk if table.where == "memory" else 0))
@@ -135,6 +154,7 @@ def child(asked: dict[str, Any], limit: float, *, traced: bool = False) -> dict[
     context.set_forkserver_preload(["benchmarks.speed_child"])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_done, args=(asked, theirs))
+    begin = time.monotonic()
     process.start()
     theirs.close()
     try:
@@ -147,6 +167,7 @@ def child(asked: dict[str, Any], limit: float, *, traced: bool = False) -> dict[
     finally:
         with _ended(process):
             ours.close()
+    found["took"] = time.monotonic() - begin
     trace = found.pop("trace", None)
     if traced and trace:
         found["trace"] = _relative(samples, **trace)

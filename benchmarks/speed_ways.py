@@ -24,8 +24,8 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 import unmoor
 
 from . import common
-from . import restore as bare_restore
-from . import save as bare_save
+from .bare import bare_read
+from .save import bare_write
 from .speed_runs import Run
 
 __all__ = ["BEHIND", "RESTORES", "SAVES", "Behind", "Call", "Restore", "Save"]
@@ -35,25 +35,31 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Save:
-    """`sums`: writes checksums. `synced`: brings what it wrote to the disk. `whole`: the old one stays until it did."""
+    """`sums`: writes checksums. `synced`: brings what it wrote to the disk. `whole`: the old one stays until it did.
+
+    `beside` is the memory that it takes beside the live run, in runs, at most.
+    """
 
     prepare: Callable[[Path, Run], Call]
     sums: str = "no"
     synced: str = "no"
     whole: str = "no"
+    beside: float = 0.1
 
 
 @dataclass(frozen=True)
 class Restore:
     """`file` is the way of `SAVES` whose file it reads. Its call may give the run that replaces the live one.
 
-    `verified`: checksums are held against what was read. `in_place`: live tensors stay the objects they are.
+    `verified`: checksums are held against what was read. `in_place`: live tensors stay the objects they are. `beside`
+    is the memory that it takes beside the live run, in runs, at most; what has not so much is not tried.
     """
 
     file: str
     prepare: Callable[[Path, Run], Call]
     verified: str = "no"
     in_place: str = "yes"
+    beside: float = 0.45
 
 
 @dataclass(frozen=True)
@@ -189,11 +195,11 @@ def _dcp_load(path: Path, run: Run) -> Call:
 
 
 def _bare_write(path: Path, run: Run) -> Call:
-    return lambda: bare_save.bare_write(path / "run.bin", *run)
+    return lambda: bare_write(path / "run.bin", *run)
 
 
-def _bare_read(path: Path, run: Run) -> Call:
-    return bare_restore.bare_read(str(path / "run.pt"), *run)
+def _bare_read(path: Path, run: Run, **options: Any) -> Call:
+    return bare_read(str(path / "run.pt"), *run, **options)
 
 
 def _unmoor_behind(_path: Path, run: Run) -> Callable[[Path], Call]:
@@ -247,16 +253,17 @@ SAVES: Final[dict[str, Save]] = {
 }
 
 RESTORES: Final[dict[str, Restore]] = {
-    "unmoor.restore": Restore("unmoor.save", _unmoor_restore, verified="yes"),
-    "unmoor.restore, verify=none": Restore("unmoor.save", partial(_unmoor_restore, verify="none")),
+    "unmoor.restore": Restore("unmoor.save", _unmoor_restore, verified="yes", beside=0.05),
+    "unmoor.restore, verify=none": Restore("unmoor.save", partial(_unmoor_restore, verify="none"), beside=0.05),
     "torch.load": Restore("torch.save", _torch_load),
     "torch.load, mmap": Restore("torch.save", partial(_torch_load, mmap=True)),
     "torch.load, assign": Restore("torch.save", partial(_torch_load, assign=True), in_place="no"),
     "torch.load, mmap, assign": Restore("torch.save", partial(_torch_load, mmap=True, assign=True), in_place="no"),
     "safetensors.load_file": Restore("safetensors.save_file", _safetensors_load),
     "safetensors.safe_open": Restore("safetensors.save_file", _safe_open),
-    "DCP load": Restore("DCP save", _dcp_load),
-    "floor: bare read": Restore("unmoor.save", _bare_read),
+    "DCP load": Restore("DCP save", _dcp_load, beside=0.8),
+    "floor: bare read": Restore("unmoor.save", _bare_read, beside=0.05),
+    "floor: bare read, huge pages": Restore("unmoor.save", partial(_bare_read, memory="ours"), beside=0.05),
 }
 """Each of torch's and safetensors' is followed by load_state_dict of both, but for safe_open."""
 

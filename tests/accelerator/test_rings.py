@@ -3,6 +3,7 @@
 On `sim` a queued copy runs as late as it may, so each wait that is missing is seen: the last tests leave one out each.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import unmoor
 from unmoor.live import pinned, rings
+from unmoor.live.pickling import StorageBlob
 from unmoor.values.dtypes import DTYPES
 
 pytestmark = [
@@ -209,6 +211,16 @@ def test_memory_that_is_not_pinned_is_filled_through_a_ring(sim: ModuleType) -> 
     assert targets == [bytearray(source.numpy()) for source in (sources[0], new, *sources[2:])]
 
 
+@pytest.mark.parametrize("nbytes", [0, 1, 4 * MIB, 21 * MIB + 3])
+def test_the_sum_of_a_devices_bytes_is_that_of_its_values(nbytes: int) -> None:
+    """Ranks that hold the same compare such sums before a save."""
+    values = torch.randint(0, 255, (nbytes + 5,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    blob = StorageBlob(values.to("sim:3").untyped_storage(), 5, nbytes)
+    alive: list[int] = []
+    assert blob.checksum(zlib.crc32, lambda: alive.append(1)) == zlib.crc32(values[5:].numpy().tobytes())
+    assert len(alive) == -(-nbytes // (4 * MIB))
+
+
 def test_a_background_save_of_a_device_is_of_one_step(sim: ModuleType, tmp_path: Path) -> None:
     """What a background save writes is the state at its call, with what was queued then, whatever comes after."""
     model, optimizer = _run(0, "sim:1")
@@ -283,7 +295,14 @@ def _without_pinning(monkeypatch: pytest.MonkeyPatch, _: ModuleType) -> None:
     monkeypatch.setattr(torch, "empty", refusing)
 
 
-@pytest.mark.parametrize("without", [_without_streams, _without_pinning])
+def _without_streams_that_work(monkeypatch: pytest.MonkeyPatch, sim: ModuleType) -> None:
+    def none_here(**_: Any) -> Any:
+        raise RuntimeError("Backend doesn't support create a new Stream.")
+
+    monkeypatch.setattr(sim, "Stream", none_here)
+
+
+@pytest.mark.parametrize("without", [_without_streams, _without_streams_that_work, _without_pinning])
 def test_what_cannot_run_beside_is_done_at_once(
     sim: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: Any
 ) -> None:
@@ -292,6 +311,31 @@ def test_what_cannot_run_beside_is_done_at_once(
     without(monkeypatch, sim)
     unmoor.save(tmp_path / "a.pt", tree, buffer_bytes=5000)
     assert _same(tree, unmoor.load(tmp_path / "a.pt", map_location="sim:2", buffer_bytes=5000))
+    model, _ = _run(0, "sim:1")
+    unmoor.save(tmp_path / "b.pt", model=model, background=True).wait()
+    other, _ = _run(1, "sim:2")
+    unmoor.restore(tmp_path / "b.pt", model=other)
+    assert _same(model.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize("default", ["cpu", "sim:1", "sim:2"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_default_device_of_the_program_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: str, threads: int
+) -> None:
+    """Memory of the host is asked for as such: torch.set_default_device means what the program makes."""
+    monkeypatch.setattr("unmoor.api.THREADS", threads)
+    model, optimizer = _run(0, "sim:1")
+    _step(model, optimizer, "sim:1")
+    with torch.device(default):
+        unmoor.save(tmp_path / "a.pt", model=model, optimizer=optimizer)
+        unmoor.save(tmp_path / "b.pt", model=model, optimizer=optimizer, background=True).wait()
+        unmoor.save(tmp_path / "c.pt", unmoor.snapshot(model=model, optimizer=optimizer))
+        for name in "abc":
+            for dtype in (torch.float32, torch.float64):
+                other, fresh = _run(1, "sim:3")
+                unmoor.restore(tmp_path / f"{name}.pt", model=other.to(dtype), optimizer=fresh)
+                assert _same({key: value.to(dtype) for key, value in model.state_dict().items()}, other.state_dict())
 
 
 def _no_reuse_wait(monkeypatch: pytest.MonkeyPatch) -> None:

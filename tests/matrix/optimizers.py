@@ -269,10 +269,10 @@ def _words(error: BaseException) -> str:
 @contextmanager
 def tagged(tags: Mapping[str, str]) -> Iterator[None]:
     """Within, storages on the devices of `tags` are written as if they were on others."""
-    import unmoor.live.pickling
+    import unmoor.live.pickler
 
     real = torch.serialization.location_tag
-    places = (torch.serialization, unmoor.live.pickling)
+    places = (torch.serialization, unmoor.live.pickler)
     for place in places:
         place.location_tag = lambda storage: tags.get(real(storage), real(storage))
     try:

@@ -28,7 +28,7 @@ def write(path, run, writer, tag, monkeypatch):
         with monkeypatch.context() as patch:
             rng = torch.get_rng_state().untyped_storage().nbytes()
             fake = lambda storage: "cpu" if storage.nbytes() in (4, rng) else tag
-            patch.setattr("unmoor.live.pickling.location_tag", fake)  # first: it takes torch's when it is imported
+            patch.setattr("unmoor.live.pickler.location_tag", fake)  # first: it takes torch's when it is imported
             patch.setattr(torch.serialization, "location_tag", fake)
             return write(path, run, writer, "cpu", monkeypatch)
     if writer == "unmoor.save":

@@ -10,7 +10,8 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -32,12 +33,13 @@ from .items import Item, Items
 from .outline import Outline
 from .reading import MAX_PICKLE, Reading, read_pickle
 
-__all__ = ["METADATA", "describe_dcp", "read_metadata"]
+__all__ = ["METADATA", "describe_dcp", "metadata_kept", "read_metadata"]
 
 METADATA: Final = ".metadata"
 _SUFFIX: Final = ".distcp"
 _SHOWN: Final = 12
 _MARK: Final = b"PK\x03\x04"
+_KEPT: Final[ContextVar[dict[str, tuple[Reading, bytes]] | None]] = ContextVar("kept", default=None)
 _ALLOWANCE: Final = 4
 """The list of some 300,000 chunks takes four times the steps that any other pickle may."""
 
@@ -117,7 +119,24 @@ def read_metadata(path: str) -> tuple[Reading, bytes]:
         if reader.size > MAX_PICKLE:
             raise HostileFile(f"{place} takes {format_bytes(reader.size)}, more than any such list", path=place)
         data = read(reader, 0, reader.size)
-    return read_pickle(data, path=place, where=place, allowance=_ALLOWANCE), data
+    kept = _KEPT.get()
+    known = kept.get(place) if kept is not None else None
+    if known is not None and known[1] == data:
+        return known
+    found = read_pickle(data, path=place, where=place, allowance=_ALLOWANCE), data
+    if kept is not None:
+        kept[place] = found
+    return found
+
+
+@contextmanager
+def metadata_kept() -> Iterator[None]:
+    """Take no `.metadata` apart twice, as long as its bytes are the same: that of a large folder takes a second."""
+    token = _KEPT.set({})
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
 
 
 def _shards(path: str) -> list[str]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
-from unmoor.errors import CorruptFile
+from unmoor.errors import CorruptFile, FileError
 from unmoor.filing import Reader, read
 from unmoor.values.nodes import Span, Storage, TensorNode
 
 from .reading import Reading
 from .torch_zip import Saved, read_saved
-from .zips import Record
+from .zips import Record, read_archive
 
 __all__ = ["Item", "Items", "Slice"]
 
@@ -62,7 +62,8 @@ class Item:
 class _Shape:
     """How an item is laid out: where its data lies, and which of the other bytes decide how it is read.
 
-    `kept` are ranges of the bytes without the data; `crc` is where the checksum of the data stands in there.
+    `kept` are ranges of the bytes without the data; `crc` is where the checksum of the data stands in there, `sums`
+    where that of each record does which may differ, by its name.
     """
 
     nbytes: int
@@ -70,6 +71,7 @@ class _Shape:
     data_end: int
     crc: int
     kept: tuple[tuple[int, int], ...]
+    sums: tuple[tuple[str, int], ...]
 
     def outside(self, reader: Reader, at: int) -> bytes:
         """The bytes of the item at `at` without its data."""
@@ -89,6 +91,7 @@ class Items:
     def __init__(self) -> None:
         self._shapes: dict[int, list[_Shape]] = {}
         self._known: dict[tuple[_Shape, bytes], Any] = {}
+        self._rows: dict[tuple[_Shape, bytes], list[tuple[Record, int | None]]] = {}
 
     def read(self, reader: Reader, file: str, at: int, nbytes: int) -> Item:
         """The item of `nbytes` bytes at `at` of `file`. Raises FileError where it is no sound archive of torch."""
@@ -96,11 +99,45 @@ class Items:
             raise CorruptFile(
                 f"its bytes {at:,} to {at + nbytes:,} of {file} are missing: the file ends at byte {reader.size:,}"
             )
+        found = self._find(reader, at, nbytes)
+        if found is not None:
+            (shape, deciding), outside = found
+            return self._again(self._known[shape, deciding], shape, outside, file, at)
+        return self._first(reader, file, at, nbytes)
+
+    def records(self, reader: Reader, file: str, at: int, nbytes: int, title: str) -> list[Record]:
+        """The records of an item and their checksums. `title` is what messages call it.
+
+        Raises FileError where it is no sound zip. One that no tensor can be read from has records all the same.
+        """
+        found = self._find(reader, at, nbytes)
+        rows = self._rows.get(found[0]) if found is not None else None
+        if found is not None and rows is not None:
+            outside = found[1]
+            return [row if place is None else row._replace(crc32=_sum(outside, place, row)) for row, place in rows]
+        archive = read_archive(Slice(reader, at, nbytes, title))
+        try:
+            if found is None:
+                self._first(reader, file, at, nbytes)
+                found = self._find(reader, at, nbytes)
+        except FileError:
+            found = None
+        records = list(archive.records.values())
+        if found is not None:
+            places = dict(found[0][0].sums)
+            self._rows[found[0]] = [(record, places.get(record.name)) for record in records]
+        return records
+
+    def _find(self, reader: Reader, at: int, nbytes: int) -> tuple[tuple[_Shape, bytes], bytes] | None:
+        """What is known of an item, and its bytes without the data; None where nothing is."""
         for shape in self._shapes.get(nbytes, ()):
             outside = shape.outside(reader, at)
-            known = self._known.get((shape, shape.deciding(outside)), self)
-            if known is not self:
-                return self._again(known, shape, outside, file, at)
+            known = shape, shape.deciding(outside)
+            if known in self._known:
+                return known, outside
+        return None
+
+    def _first(self, reader: Reader, file: str, at: int, nbytes: int) -> Item:
         saved = read_saved(Slice(reader, at, nbytes, f"{reader.path}: the item at byte {at:,}"), file, at)
         self._learn(reader, saved, at, nbytes)
         fault = next(iter(saved.faults.values()), "")
@@ -136,7 +173,14 @@ class Items:
             del shapes[_SHAPES:]
         if len(self._known) >= _KNOWN:
             self._known.clear()
+            self._rows.clear()
         self._known[shape, shape.deciding(shape.outside(reader, at))] = value
+
+
+def _sum(outside: bytes, place: int, record: Record) -> int | None:
+    """The checksum that stands at `place`; a zip has 0 for that of nothing, and where there is none."""
+    crc32: int = _NUMBER(outside, place)[0]
+    return crc32 or (None if record.nbytes else 0)
 
 
 def _is_plain(value: Any) -> bool:
@@ -148,7 +192,7 @@ def _shape(reader: Reader, saved: Saved, at: int, nbytes: int, record: Record | 
     """Where the bytes of an item are that decide nothing: data, random id, what follows either, their checksums."""
     free = {record.name if record is not None else "", saved.prefix + _IDENTITY}
     data, data_end = (record.offset, record.offset + record.stored) if record is not None else (nbytes, nbytes)
-    holes, crc = [], nbytes
+    holes, crc, sums = [], nbytes, []
     headers = sorted([other.header for other in saved.archive.records.values()] + [saved.archive.directory.offset])
     for name, entry in _entries(reader, saved, at):
         if name in free:
@@ -156,13 +200,14 @@ def _shape(reader: Reader, saved: Saved, at: int, nbytes: int, record: Record | 
             end = next(header for header in headers if header >= held.offset + held.stored)
             holes += [(held.offset, end), (entry + _CRC, entry + _CRC + 4)]
             crc = entry + _CRC if record is not None and name == record.name else crc
+            sums.append((name, entry + _CRC))
     kept, place = [], 0
     for start, stop in [*sorted(holes), (nbytes, nbytes)]:
         kept += [(place, start)] if place < start else []
         place = max(place, stop)
     missing = data_end - data
     inside = tuple((a - missing * (a >= data_end), b - missing * (b > data)) for a, b in kept)
-    return _Shape(nbytes, data, data_end, crc - missing, inside)
+    return _Shape(nbytes, data, data_end, crc - missing, inside, tuple((name, at - missing) for name, at in sums))
 
 
 def _entries(reader: Reader, saved: Saved, at: int) -> Iterator[tuple[str, int]]:

@@ -47,9 +47,20 @@ _TENSOR: Final = re.compile(
 )  # fmt: skip
 """The arguments of `REBUILD`, those of its storage before them, the call, and what is remembered on the way."""
 
-_WORD, _CLASS, _LENGTH, _KEY, _TAG, _NUMEL, _VIEW, _OFFSET, _SHAPE, _STRIDE, _HOOKS = 1, 2, 3, 4, 6, 7, 8, 10, 11, 13, 15
+_WORD, _CLASS, _LENGTH, _KEY, _TAG, _NUMEL, _VIEW, _OFFSET, _SHAPE, _STRIDE, _HOOKS = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    7,
+    8,
+    10,
+    11,
+    13,
+    15,
+)
 _PUTS: Final = (5, 9, 12, 14, 16, 17, 18)
-_FIELDS: Final = 5
 _UNITS: Final = 7
 """What the loop charges for a phrase, beside its storage and tuples of three."""
 _MOST: Final = 1024
@@ -154,7 +165,7 @@ class Phrases:
 
     def _learn(self, m: Machine, seen: _Seen) -> None:
         """What the loop made of a phrase, if that was one plain tensor and nothing else was noticed since."""
-        made: Any = m.memo[seen.first : seen.first + seen.puts]  # type: ignore[index, misc]
+        made: Any = m.memo[seen.first : seen.first + seen.puts]  # type: ignore[index]
         node = made[-1] if len(made) == seen.puts else None
         if type(node) is TensorNode and type(node.storage) is Storage and seen.told == _told(m):
             storage = self._named(m, seen.pid, len(seen.pid))
@@ -165,7 +176,7 @@ def _same(found: re.Match[bytes]) -> tuple[bytes, ...]:
     """The bytes of a phrase between what varies: the key of its storage and the numbers of what is remembered."""
     varying = [found.span(_KEY), *(found.span(put) for put in _PUTS if found[put] is not None)]
     places = [found.start(), *(place for span in varying for place in span)]
-    return tuple([found.string[start:stop] for start, stop in list(pairwise(places))[::2]])
+    return tuple([bytes(found.string[start:stop]) for start, stop in list(pairwise(places))[::2]])
 
 
 def _seen(m: Machine, found: re.Match[bytes], same: tuple[bytes, ...]) -> _Seen | None:
@@ -178,12 +189,16 @@ def _seen(m: Machine, found: re.Match[bytes], same: tuple[bytes, ...]) -> _Seen 
     if hooks is not m.globals.get(_NO_HOOKS):
         return None
     key, numel = found[_KEY].decode(), _number(found[_NUMEL])
-    threes = sum(found[group].startswith((b"K", b"M", b"J")) and found[group][-6:-5] == b"\x87" or
-                 found[group].endswith(b"\x87") for group in (_SHAPE, _STRIDE))  # fmt: skip
+    threes = sum(map(_is_three, (found[_SHAPE], found[_STRIDE]), (found[_SHAPE + 1], found[_STRIDE + 1])))
     puts = sum(found[put] is not None for put in _PUTS)
-    pid = ("storage" if word == "storage" else word, kind, key, tag, numel, *([None] if found[_VIEW] else []))
+    pid = (word, kind, key, tag, numel, *([None] if found[_VIEW] else []))
     return _Seen(found.end() - found.start(), found.start(_OFFSET) - found.start(), same, key, pid, len(memo), puts,
                  threes, _told(m))  # fmt: skip
+
+
+def _is_three(code: bytes, put: bytes | None) -> bool:
+    """Whether sizes are made here as a tuple of three, which has an instruction of its own."""
+    return code[:1] in (b"K", b"M", b"J") and (code if put is None else code[:-5])[-1:] == b"\x87"
 
 
 def _number(code: bytes) -> int:

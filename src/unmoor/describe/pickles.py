@@ -57,7 +57,7 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
                 else:
                     m.remember(index, stack[-1])
                     memo, phrases = m.memo, m.phrases
-            elif op == _GET or op == _LONG_GET:
+            elif op in (_GET, _LONG_GET):
                 index, pos = (data[pos], pos + 1) if op == _GET else (_U4(data, pos)[0], pos + 4)
                 value = memo[index] if index < len(memo) and type(memo) is list else LATER
                 if value is LATER:
@@ -88,7 +88,10 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
                 stack.append(data[pos])
                 pos += 1
             elif op == _MEMOIZE:
-                m.remember(len(memo), stack[-1])
+                if type(memo) is list:
+                    memo.append(stack[-1])
+                else:
+                    m.remember(len(memo), stack[-1])
             elif op == _TUPLE:
                 items = tuple(stack)
                 m.stack = stack = meta.pop()

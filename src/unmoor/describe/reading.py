@@ -19,10 +19,10 @@ from .machine import Machine, Recalled, Short
 from .phrases import Phrases, Stored
 from .rebuild import BUILDS, CONSTANTS, RULES, storage_parts
 
-__all__ = ["MAX_PICKLE", "Reading", "Scanner", "read_pickle", "read_pickle_at"]
+__all__ = ["MAX_PICKLE", "WINDOW", "Reading", "Scanner", "read_pickle", "read_pickle_at"]
 
 MAX_PICKLE: Final = 1 << 29
-_WINDOW: Final = 1 << 16
+WINDOW: Final = 1 << 16
 _GROWTH: Final = 4
 _MAX_SCANNED: Final = 64 << 20
 
@@ -79,7 +79,7 @@ def read_pickle_at(
     where: str,
     persistent: Persistent = no_persistent,
     stored: Stored | None = None,
-    window: int = _WINDOW,
+    window: int = WINDOW,
 ) -> Reading:
     """Read the pickle at `offset` of a file, whose length only reading tells. `end` counts from `offset`.
 

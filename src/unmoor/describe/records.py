@@ -21,7 +21,7 @@ from .dcp import METADATA, read_metadata
 from .dcp_metadata import Place, read_folder
 from .detect import detect
 from .file import describe_file
-from .items import Slice
+from .items import Items
 from .torch_zip import read_saved
 from .walk import walk
 from .zips import read_archive
@@ -112,16 +112,16 @@ def _file(place: str, file: str, held: Held) -> None:
             kind = detect(reader)
             held.formats[file] = kind
             if kind == "zip":
-                held.records += _archive(reader, file, 0, "")
+                held.records += _archive(reader, file)
     except CorruptFile as error:
         held.errors.append(error)
     except FileError:
         return
 
 
-def _archive(reader: Reader, file: str, base: int, key: str) -> Iterator[Record]:
+def _archive(reader: Reader, file: str) -> Iterator[Record]:
     for record in read_archive(reader).records.values():
-        yield Record(f"{key}: {record.name}" if key else record.name, record.span(file, base), record.crc32)
+        yield Record(record.name, record.span(file), record.crc32)
 
 
 def _items(place: str, folder: str, held: Held) -> None:
@@ -137,11 +137,12 @@ def _items(place: str, folder: str, held: Held) -> None:
     for key, entry in stored.items():
         for where in entry.places:
             wanted.setdefault(where.file, {}).setdefault(where, key)
+    read = Items()
     for name, items in wanted.items():
         if os.path.isfile(os.path.join(place, name)):
             with open_reader(os.path.join(place, name)) as reader:
                 for where, key in sorted(items.items()):
-                    _item(reader, _within(folder, name), where, key, held)
+                    _item(read, reader, _within(folder, name), where, key, held)
 
 
 def _within(folder: str, name: str) -> str:
@@ -149,13 +150,14 @@ def _within(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _item(reader: Reader, file: str, where: Place, key: str, held: Held) -> None:
+def _item(items: Items, reader: Reader, file: str, where: Place, key: str, held: Held) -> None:
     title = f"{reader.path}: the item of {key[:200]} at byte {where.at:,}"
     if where.at + where.nbytes > reader.size:
         held.errors.append(CorruptFile(f"{title} is cut short: the file ends at byte {reader.size:,}", path=file))
         return
     try:
-        held.records += _archive(Slice(reader, where.at, where.nbytes, title), file, where.at, key[:200])
+        records = items.records(reader, file, where.at, where.nbytes, title)
+        held.records += [Record(f"{key[:200]}: {one.name}", one.span(file, where.at), one.crc32) for one in records]
     except CorruptFile as error:
         held.errors.append(error)
     except FileError:

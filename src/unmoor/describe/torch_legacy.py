@@ -21,7 +21,7 @@ from unmoor.values.text import count
 
 from .assemble import Contents, assemble
 from .machine import Machine
-from .reading import read_pickle_at
+from .reading import WINDOW, read_pickle_at
 from .rebuild import View, storage_parts
 
 __all__ = ["MAGIC", "describe_legacy"]
@@ -41,11 +41,13 @@ def describe_legacy(reader: Reader, file: str = "") -> Catalog:
     system, start = _read_head(reader)
     where = f"{reader.path}: the object pickle"
     wanted = _Wanted()
-    first = read_pickle_at(reader, start, where=where, persistent=wanted)
+    first = read_pickle_at(reader, start, where=where, persistent=wanted, stored=wanted.stored)
     keys = read_pickle_at(reader, start + first.end, where=f"{reader.path}: the list of storages")
     storages, faults, end = _lay_out(reader, _words(reader, keys.value), wanted, start + first.end + keys.end)
     storages = {key: _placed(storage, file) for key, storage in storages.items()} if file else storages
-    reading = read_pickle_at(reader, start, where=where, persistent=_Found(storages))
+    placed = _Found(storages)
+    window = max(first.end, WINDOW)  # its length is known by now
+    reading = read_pickle_at(reader, start, where=where, persistent=placed, stored=placed.stored, window=window)
     contents = Contents(
         format="torch-legacy",
         tree=reading.value,
@@ -96,7 +98,10 @@ class _Wanted:
     def __call__(self, machine: Machine, pid: Any) -> Any:
         if _is_module(pid):
             return pid[1]
-        dtype, key, tag, numel = storage_parts(machine, pid, _PID_FIELDS)
+        return self.stored(machine, *storage_parts(machine, pid, _PID_FIELDS))
+
+    def stored(self, machine: Machine, dtype: str, key: str, tag: str, numel: int) -> Storage:
+        """A storage whose place is not known yet."""
         known = self.parts.setdefault(key, (dtype, tag, numel))
         if known[2] * DTYPES[known[0]].itemsize != numel * DTYPES[dtype].itemsize:
             raise machine.corrupt(f"gives storage {key} two sizes")
@@ -121,6 +126,10 @@ class _Found:
             raise machine.corrupt("holds a view of a storage that is none")
         machine.charge(1)
         return View(storage, view[1])
+
+    def stored(self, machine: Machine, dtype: str, key: str, tag: str, numel: int) -> Storage:  # noqa: ARG002 - a maker of storages has this form
+        """The storage of a key that the first pass met."""
+        return self.storages[key]
 
 
 def _is_module(pid: Any) -> bool:

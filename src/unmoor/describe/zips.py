@@ -276,14 +276,15 @@ def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[
             window, start, stop = headers.window, headers.start, headers.stop
         fields = unpack(window, header - start)
         offset = after + fields[-1]
-        same = fields[:-1] == (_LOCAL_SIGNATURE, flags, method, crc32, stored, nbytes, len(name))
-        if not same:
-            same = fields[:-1] == (_LOCAL_SIGNATURE, flags, method, 0, 0, 0, len(name)) and flags & _DESCRIPTOR
-        at = header - start + _LOCAL.size
-        if not same or method or stored != nbytes or window[at : after - start] != name:
-            why = _contradiction(entry, fields, window[at : after - start])
+        at, told, length = header - start + _LOCAL.size, fields[:-1], len(name)
+        plain = not method and stored == nbytes and window[at : after - start] == name
+        if plain and (
+            told == (_LOCAL_SIGNATURE, flags, method, crc32, stored, nbytes, length)
+            or (flags & _DESCRIPTOR and told == (_LOCAL_SIGNATURE, flags, method, 0, 0, 0, length))
+        ):
+            why = ""  # as nearly all are, and as `_contradiction` would find
         else:
-            why = ""
+            why = _contradiction(entry, fields, window[at : after - start])
         if why:
             faults.add(f"{_text(name)}: {why} (local header at byte {header:,})")
         elif offset + stored > size:

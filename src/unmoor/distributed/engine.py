@@ -24,12 +24,16 @@ from .saving import Share, Writer
 __all__ = ["Job", "failure_of", "own_failure", "stage", "write", "write_behind", "written_bytes"]
 
 
+_SMALL: Final = 32 << 20
+"""Bytes up to which a rank's part is written before it could be in anyone's way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One rank's part of a save of `share` into the hidden folder `folder`, by all ranks of `group`.
 
-    `path` is where it will be; `complete` is called on the group's rank 0 once all ranks have written. `behind` tells
-    that a thread of its own writes, while the run goes on.
+    `path` is where it will be; `complete` is called on the group's rank 0 once all ranks have written. `yields` tells
+    that a thread of its own writes, which lets the run go first.
     """
 
     share: Share
@@ -38,11 +42,11 @@ class Job:
     group: Any
     complete: Callable[[str], None]
     progress: Callable[[int], None] | None = None
-    behind: bool = False
+    yields: bool = False
 
     def writer(self) -> Writer:
         """Torch's writer for it."""
-        told: dict[str, Any] = {"complete": self.complete, "progress": self.progress, "behind": self.behind}
+        told: dict[str, Any] = {"complete": self.complete, "progress": self.progress, "yields": self.yields}
         return Writer(self.folder, path=self.path, share=self.share, **told)
 
 
@@ -64,7 +68,7 @@ def stage(job: Job, loan: Loan | None) -> Job:
     """
     apart = _apart(job.group)
     share = job.share if loan is None else replace(job.share, values=staged(job.share.values, loan))
-    return replace(job, share=share, group=apart, behind=True)
+    return replace(job, share=share, group=apart, yields=share.nbytes > _SMALL)
 
 
 def write_behind(job: Job) -> Future[Any]:

@@ -90,7 +90,7 @@ def read_whole(node: TensorNode, fill: Filler, place: str) -> torch.Tensor:
         numbers = Realizer(tensor=partial(read_whole, fill=fill, place=place))(node.quantizer)
         memory = read_whole(held, fill, place).untyped_storage()
         return quantized(memory, node.dtype, (node.offset, node.shape, node.stride), numbers)
-    tensor = torch.empty(node.shape, dtype=dtype)
+    tensor = torch.empty(node.shape, dtype=dtype, device="cpu")
     fill([Wanted(node, Box((0,) * len(node.shape), node.shape), tensor, place)])
     return tensor
 

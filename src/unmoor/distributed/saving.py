@@ -130,10 +130,12 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _with_empty(values: dict[str, Any]) -> dict[str, Any]:
     """Tensors without elements have no part anywhere: each is written as the plain tensor that it is."""
-    return {
-        key: torch.empty(value.shape, dtype=value.dtype) if isinstance(value, Held) and not value.numel() else value
-        for key, value in values.items()
-    }
+
+    def written(value: Any) -> Any:
+        empty = isinstance(value, Held) and not value.numel()
+        return torch.empty(value.shape, dtype=value.dtype, device="cpu") if empty else value
+
+    return {key: written(value) for key, value in values.items()}
 
 
 def _aliases(leaves: Mapping[str, Any]) -> dict[str, str]:
@@ -192,7 +194,7 @@ class Writer(FileSystemWriter):
 
     folder: where that is, made already. path: the name under which it will be known. aliases: as in Share.
     complete: called on the coordinator, with the save's id, once `.metadata` is in the folder.
-    progress: called with bytes written since its last call, by the thread that writes. behind: that thread is one of
+    progress: called with bytes written since its last call, by the thread that writes. yields: that thread is one of
     its own, which lets the run go first.
     """
 
@@ -204,7 +206,7 @@ class Writer(FileSystemWriter):
         share: Share,
         complete: Callable[[str], None],
         progress: Callable[[int], None] | None,
-        behind: bool = False,
+        yields: bool = False,
     ) -> None:
         super().__init__(folder, sync_files=True)
         self._folder = folder
@@ -212,7 +214,7 @@ class Writer(FileSystemWriter):
         self._share = share
         self._complete = complete
         self._told = progress
-        self._behind = behind
+        self._yields = yields
 
     def storage_meta(self) -> StorageMeta:
         """What torch notes of the place, in which the hidden name has no business."""
@@ -224,7 +226,7 @@ class Writer(FileSystemWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's items; a rank without any makes no file."""
-        if self._behind:
+        if self._yields:
             step_back()
         results: list[WriteResult] = []
         if plan.items:

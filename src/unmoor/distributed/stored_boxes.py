@@ -68,7 +68,7 @@ class _Lazy:
         box = next(box for box in self.boxes if box.start == tuple(index.offset))
         alone = box.sizes == self._node.shape and is_dense(self._node.shape, self._node.stride)
         stride = self._node.stride if alone else contiguous(box.sizes)
-        tensor = torch.empty_strided(box.sizes, stride, dtype=getattr(torch, self._origin.dtype))
+        tensor = torch.empty_strided(box.sizes, stride, dtype=getattr(torch, self._origin.dtype), device="cpu")
         self._fill([Wanted(self._origin, box, tensor, self._key)])
         self._sum(tensor)
         cast = self._origin.dtype != self._node.dtype

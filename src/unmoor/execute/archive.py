@@ -296,6 +296,8 @@ class _Writing:
         self.records += records
         self.crcs += [0] * len(records)
         threads = threads if self.end - start > len(records) * BUSY else 1
+        if buffers is not None:
+            buffer_bytes = min(buffer_bytes, threads * buffers.slots * CHUNK)
         jobs = list(self._jobs(first, crew.share(buffer_bytes, threads, buffers)))
         crew.run_with_ring(jobs, self._work, threads=threads, buffer_bytes=buffer_bytes, buffers=buffers)
         rows = zip(records, self.members[first:], self.crcs[first:], strict=True)

@@ -81,12 +81,15 @@ def run_with_ring(
     buffers: Buffers | None = None,
 ) -> None:
     """As `run`, calling `work(job, ring)`: it takes as many buffers as it wants from its thread's ring."""
-    threads = max(1, min(threads, len(jobs)))
-    crew = _Crew(jobs, work, partial(ring_of, buffers, share(buffer_bytes, threads, buffers)))
-    if threads == 1:
+    at_work = max(1, min(threads, len(jobs)))
+    nbytes = share(
+        buffer_bytes, at_work if buffers is None else threads, buffers
+    )  # pinned memory is not had for asking
+    crew = _Crew(jobs, work, partial(ring_of, buffers, nbytes))
+    if at_work == 1:
         crew.serve()
     else:
-        crew.serve_with(threads)
+        crew.serve_with(at_work)
     if crew.error is not None:
         raise crew.error
 

@@ -166,21 +166,24 @@ class Gather:
 Job = Batch | Piece | Gather
 
 _Part = tuple[TensorNode, bool, Sink, tuple[int, ...] | None]
+"""Elements that lie in one storage, whether they are not all of what was stored as a tensor, the memory that takes
+them, and its strides, None where it has gaps."""
 
 
 def blocks_of(copies: Iterable[Copy], sinks: Mapping[str, Parts]) -> list[Block]:
     """Copies grouped by the storage they read, in file order. Copies without elements are left out."""
     blocks: dict[int, Block] = {}
     for copy in copies:
-        for node, part, sink, stride in _parts(copy, sinks):
+        for part in _parts(copy, sinks):
+            node, is_part, _, _ = part
             storage = node.storage
             if storage is None or storage.span is None or 0 in node.shape:
                 continue
             block = blocks.get(id(storage))
             if block is None:
                 block = blocks[id(storage)] = Block(storage, storage.span)
-            block.takers.append(_taker(copy, node, part, storage.byteorder, sink, stride))
-            block.in_part |= part
+            block.takers.append(_taker(copy, part, storage.byteorder))
+            block.in_part |= is_part
     for block in blocks.values():
         block.in_part = block.in_part and in_part(block.takers, block.span.nbytes)
     return sorted(blocks.values(), key=lambda block: (block.span.file, block.span.offset))
@@ -212,7 +215,7 @@ def place_of(copy: Copy) -> str:
 
 
 def _parts(copy: Copy, sinks: Mapping[str, Parts]) -> Iterable[_Part]:
-    """What a copy wants: elements that lie in one storage, whether they are a part, their memory, and its strides."""
+    """What a copy wants of each storage."""
     slot, sink, storage = copy.slot, sinks[copy.slot.id], copy.node.storage
     if slot.boxes is None and (storage is None or not storage.chunks):
         whole = cast("Sink", sink)  # a slot without boxes has memory of its own
@@ -234,16 +237,15 @@ def _cut_parts(copy: Copy, sink: Parts) -> Iterator[_Part]:
             yield cut.node, cut.part, own, own.stride if own.dense else None
 
 
-def _taker(
-    copy: Copy, node: TensorNode, part: bool, byteorder: str, sink: Sink, stride: tuple[int, ...] | None
-) -> Run | Scatter:
-    """What takes elements into memory of `stride`, which is None where it has gaps."""
+def _taker(copy: Copy, part: _Part, byteorder: str) -> Run | Scatter:
+    """What takes elements into their memory."""
+    node, is_part, sink, stride = part
     slot, place = copy.slot.id, place_of(copy)
     itemsize = dtype_bytes(node.dtype)
     as_stored = node.dtype == copy.slot.dtype and not node.bits and (byteorder == sys.byteorder or itemsize == 1)
     if stride is not None and as_stored and same_layout(node.shape, node.stride, stride):
         start = node.offset * itemsize
-        return Run(place, slot, sink, node, part, start, start + prod(node.shape) * itemsize)
+        return Run(place, slot, sink, node, is_part, start, start + prod(node.shape) * itemsize)
     zeros = (0,) * len(node.shape)
     window = Window(zeros, node.shape, node.stride, node.offset, node.dtype, byteorder, node.bits)
-    return Scatter(place, slot, sink, node, part, window, itemsize)
+    return Scatter(place, slot, sink, node, is_part, window, itemsize)

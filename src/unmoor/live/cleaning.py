@@ -23,7 +23,6 @@ from unmoor.values.text import count, key_text
 from .held import Held
 from .layouts import is_jagged, unsaveable
 from .shards import is_ordinary, whole
-from .stored import unwritable
 
 if TYPE_CHECKING:
     from .content import Content
@@ -168,6 +167,8 @@ class Cleaner:
             self._refused.append(f"{key_text(keys)}: {why}")
 
     def _stored(self, value: TensorNode | CompositeTensor, keys: tuple[Any, ...]) -> TensorNode | CompositeTensor:
+        from .stored import unwritable
+
         why = unwritable(value)
         if why:
             self._refused.append(f"{key_text(keys)}: {why}")

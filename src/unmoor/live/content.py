@@ -28,7 +28,7 @@ from . import rng as rng_streams
 from .cleaning import Cleaner
 from .devices import tag
 from .held import Held
-from .layouts import strided_parts
+from .layouts import dtype_name, strided_parts
 from .loaders import loader_setting, refuse_stock, saved_loader, with_loader_generators
 from .metrics import with_metric_state
 from .modules import is_plain_module, own_state_dict, refuse_flat, state_tensors
@@ -67,7 +67,7 @@ class Content:
     def promise(self) -> dict[tuple[Any, ...], tuple[tuple[int, ...], str]]:
         """Shape and dtype of every strided tensor by key path: what must be found in the file."""
         return {
-            (*keys, name) if name else keys: (tuple(part.shape), str(part.dtype).removeprefix("torch."))
+            (*keys, name) if name else keys: (tuple(part.shape), dtype_name(part.dtype))
             for keys, tensor in self.tensors.items()
             for name, part in strided_parts(tensor).items()
         }
@@ -76,17 +76,18 @@ class Content:
         """Role -> tensors and bytes."""
         counts: dict[str, tuple[int, int]] = {}
         roles = {role["role"] for role in self.roles.values()}
-        for keys, tensor in self.tensors.items():
-            place = keys[2:] if self.world_size > 1 and keys[:1] == (RANKS,) else keys
+        ranked = self.world_size > 1
+
+        def add(keys: tuple[Any, ...], nbytes: int) -> None:
+            place = keys[2:] if ranked and keys[:1] == (RANKS,) else keys
             role = str(place[0]) if place and place[0] in roles else "extra"
             number, total = counts.get(role, (0, 0))
-            nbytes = sum(part.numel() * part.itemsize for part in strided_parts(tensor).values())
             counts[role] = (number + 1, total + nbytes)
+
+        for keys, tensor in self.tensors.items():
+            add(keys, sum(part.numel() * part.itemsize for part in strided_parts(tensor).values()))
         for keys, held in self.held.items():
-            place = keys[2:] if self.world_size > 1 and keys[:1] == (RANKS,) else keys
-            role = str(place[0]) if place and place[0] in roles else "extra"
-            number, total = counts.get(role, (0, 0))
-            counts[role] = (number + 1, total + held.shape.numel() * held.dtype.itemsize)
+            add(keys, held.shape.numel() * held.dtype.itemsize)
         return counts
 
 

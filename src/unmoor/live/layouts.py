@@ -53,6 +53,8 @@ def copies_by_itself(tensor: torch.Tensor | None) -> bool:
 
 def strided_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """The strided tensors that hold its data, by name; "" is the tensor itself where it is strided."""
+    if tensor.layout is _STRIDED and not tensor.is_quantized and not tensor.is_nested:
+        return {"": tensor}
     if tensor.layout == torch.sparse_coo:
         return {"indices": tensor._indices(), "values": tensor._values()}
     if tensor.layout in _COMPRESSED:

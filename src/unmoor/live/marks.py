@@ -190,7 +190,7 @@ def _together(held: Held) -> torch.Tensor | None:
         torch.distributed.gather_object(mine, rows if first else None)
         if not first:
             return None
-    made = torch.empty(held.shape, dtype=held.dtype)
+    made = torch.empty(held.shape, dtype=held.dtype, device="cpu")
     for box, part in (pair for row in rows for pair in row):
         made[tuple(slice(a, a + n) for a, n in zip(box.start, box.sizes, strict=True))] = part
     return made

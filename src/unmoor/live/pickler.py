@@ -24,6 +24,9 @@ __all__ = ["TreePickler"]
 
 _BATCH: Final = 1000
 _UINT32: Final = Struct("<I")
+_GETS: Final = [pickle.BINGET + bytes([index]) for index in range(256)]
+_PUTS: Final = [pickle.BINPUT + bytes([index]) for index in range(256)]
+_TEXTS: Final = [pickle.BINUNICODE + _UINT32.pack(length) for length in range(20)]
 
 
 class TreePickler(pickle._Pickler):
@@ -49,7 +52,8 @@ class TreePickler(pickle._Pickler):
         """Write one object, or a reference to it."""
         known = self.memo.get(id(obj))
         if known is not None:
-            self.write(_reference(b"hj", known[0]))
+            index = known[0]
+            self.write(_GETS[index] if index <= 0xFF else pickle.LONG_BINGET + _UINT32.pack(index))
             return
         own = self.dispatch.get(type(obj))
         if own is None:
@@ -91,7 +95,7 @@ class TreePickler(pickle._Pickler):
 
     def _tensor(self, tensor: torch.Tensor) -> None:
         """A plain tensor by its window into the written range; any other as torch does."""
-        window = self._windows.of(tensor)
+        window = self._windows.known.get(id(tensor)) or self._windows.of(tensor)
         if window is None:
             self.save_reduce(*tensor.__reduce_ex__(2), obj=tensor)
             return
@@ -110,7 +114,8 @@ class TreePickler(pickle._Pickler):
             offset = max(0, min(offset, nbytes // itemsize))
         index = len(self.memo)
         self.memo[id(tensor)] = index, tensor
-        parts = (head, _text(key), place, _number(nbytes // unit), _STORED, _number(offset), tail, _reference(b"qr", index))
+        put = _PUTS[index] if index <= 0xFF else pickle.LONG_BINPUT + _UINT32.pack(index)
+        parts = (head, _TEXTS[len(key)], key.encode(), place, _number(nbytes // unit), _STORED, _number(offset), tail, put)
         self.write(b"".join(parts))
 
     def _template(
@@ -178,7 +183,7 @@ class TreePickler(pickle._Pickler):
         """A storage by itself, as torch's own way of pickling has it."""
         entry = self._windows.whole(storage)
         self._use(entry)
-        self.save_pers(("storage", kind, entry.key, entry.location, entry.nbytes // itemsize))
+        self.save_pers(("storage", kind, entry.key, entry.location, (entry.end - entry.start) // itemsize))
 
     def _use(self, entry: Range) -> str:
         """The key of a storage, given where it is met first."""
@@ -231,11 +236,6 @@ def _storage_class(dtype: torch.dtype) -> Any:
     return None if name is None else getattr(torch, name)
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return pickle.BINUNICODE + _UINT32.pack(len(data)) + data
-
-
 @lru_cache(maxsize=4096)
 def _number(value: int) -> bytes:
     """An int that is not negative, in as few bytes as protocol 2 has for it."""
@@ -247,8 +247,3 @@ def _number(value: int) -> bytes:
         return b"J" + value.to_bytes(4, "little")
     data = pickle.encode_long(value)
     return pickle.LONG1 + len(data).to_bytes(1, "little") + data
-
-
-def _reference(codes: bytes, index: int) -> bytes:
-    """An entry of the memo by the short or the long one of two opcodes."""
-    return codes[:1] + index.to_bytes(1, "little") if index <= 0xFF else codes[1:] + _UINT32.pack(index)

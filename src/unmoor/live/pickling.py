@@ -17,7 +17,7 @@ import torch
 from unmoor.values.pausing import collector_paused
 
 from .pickler import TreePickler
-from .rings import fetch
+from .rings import fetch, pieces
 from .windows import Windows, storage_ranges
 
 __all__ = ["StorageBlob", "StorageRef", "pickle_tree", "storage_ranges"]
@@ -66,16 +66,17 @@ class StorageBlob:
     def checksum(self, crc32: Callable[..., int], alive: Callable[[], None]) -> int:
         """The CRC-32 of all bytes. `alive` is called for each piece that was read."""
         total = 0
-        buffer = bytearray(0 if self._host else min(_PIECE, self.nbytes))
-        for offset in range(0, self.nbytes, _PIECE):
-            size = min(_PIECE, self.nbytes - offset)
-            data = self.direct(offset, size)
-            if data is None:
-                data = memoryview(buffer)[:size]
-                self.fetch(offset, data)
+        for data in self._pieces():
             total = crc32(data, total)
             alive()
         return total
+
+    def _pieces(self) -> Iterable[memoryview]:
+        if not self._host:
+            return pieces(self.values, _PIECE)
+        starts = range(0, self.nbytes, _PIECE)
+        found = (self.direct(start, min(_PIECE, self.nbytes - start)) for start in starts)
+        return (data for data in found if data is not None)
 
 
 @lru_cache(maxsize=64)
@@ -98,4 +99,4 @@ def pickle_tree(tree: Any, tensors: Iterable[torch.Tensor]) -> tuple[bytes, dict
     """The pickle of `tree`, and key -> blob of every storage in it. `tensors` are all tensors of the tree."""
     pickler = TreePickler(Windows(tensors))
     pickled = pickler.pickled(tree)
-    return pickled, {entry.key: StorageBlob(entry.storage, entry.start, entry.nbytes) for entry in pickler.used}
+    return pickled, {e.key: StorageBlob(e.storage, e.start, e.end - e.start) for e in pickler.used}

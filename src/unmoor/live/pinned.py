@@ -14,7 +14,7 @@ import torch
 
 from .devices import device_module
 
-__all__ = ["Lane", "has_streams", "host_memory", "pinned"]
+__all__ = ["Lane", "has_streams", "host_memory", "pinned", "queued"]
 
 _WORDS = ("Stream", "current_stream", "device", "stream")
 
@@ -45,6 +45,21 @@ def host_memory(tensor: torch.Tensor, nbytes: int) -> memoryview:
     return memoryview(array).cast("B")
 
 
+def queued(device: torch.device) -> Any:
+    """An event that ends with all that is queued now on a device's current stream of the calling thread.
+
+    None where the device has no streams, or none that work.
+    """
+    if not has_streams(device):
+        return None
+    module = device_module(device.type)
+    try:
+        module.Stream(device=device)
+        return module.current_stream(device).record_event()
+    except (RuntimeError, TypeError):
+        return None
+
+
 class Lane:
     """A stream of its own on one device, for the copies that one thread queues.
 
@@ -54,11 +69,12 @@ class Lane:
 
     def __init__(self, device: torch.device, after: Any = None) -> None:
         self.device = device
-        self._module = device_module(device.type) if has_streams(device) else None
+        after = queued(device) if after is None else after
+        self._module = None if after is None else device_module(device.type)
         self._stream: Any = None
         if self._module is not None:
             self._stream = self._module.Stream(device=device)
-            self._stream.wait_event(self._module.current_stream(device).record_event() if after is None else after)
+            self._stream.wait_event(after)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """`target.copy_(source)`, one of them in host memory. Under way at the return where that is pinned.

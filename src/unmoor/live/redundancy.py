@@ -22,7 +22,7 @@ __all__ = ["is_redundancy", "own_parts", "present_state", "stepping"]
 
 def is_redundancy(optimizer: Any) -> bool:
     """Whether an optimizer is torch's ZeroRedundancyOptimizer, or of a class that derives from it."""
-    return _is_of_redundancy(type(optimizer))
+    return _is_of_redundancy(type(optimizer))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=64)

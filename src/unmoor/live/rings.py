@@ -17,10 +17,9 @@ from typing import Any, Final
 
 import torch
 
-from .devices import device_module
-from .pinned import Lane, has_streams, host_memory, pinned
+from .pinned import Lane, host_memory, pinned, queued
 
-__all__ = ["Rings", "bring", "convert", "fetch", "put", "rings_for"]
+__all__ = ["Rings", "bring", "convert", "fetch", "pieces", "put", "rings_for"]
 
 #: Buffers of a ring: one is being filled, one is on its way, and two for when either is late.
 SLOTS: Final = 4
@@ -35,11 +34,7 @@ def rings_for(devices: Iterable[torch.device]) -> Rings | None:
 
     Copies begin after all that is queued now on the devices' current streams of the calling thread.
     """
-    starts = {
-        device: device_module(device.type).current_stream(device).record_event()
-        for device in set(devices)
-        if has_streams(device)
-    }
+    starts = {device: start for device in set(devices) if (start := queued(device)) is not None}
     return Rings(starts) if starts else None
 
 
@@ -70,6 +65,29 @@ def fetch(data: memoryview, source: torch.Tensor) -> None:
         target.copy_(source)
     else:
         ring.copy(target, source, host=target)
+
+
+def pieces(source: torch.Tensor, size: int) -> Iterator[memoryview]:
+    """The bytes of a flat uint8 tensor of a device, at most `size` at a time; each is good until the next is asked."""
+    rings = rings_for([source.device])
+    parts = (source[start : start + size] for start in range(0, len(source), size))
+    if rings is None:
+        buffer = memoryview(bytearray(min(size, len(source))))
+        for part in parts:
+            fetch(buffer[: len(part)], part)
+            yield buffer[: len(part)]
+        return
+    with closing(rings.ring(size)) as ring:
+        ahead: deque[memoryview] = deque()
+        for part in parts:
+            ahead.append(ring.take()[: len(part)])
+            fetch(ahead[-1], part)
+            if len(ahead) == SLOTS:
+                ring.settle(ahead[0])
+                yield ahead.popleft()
+        for chunk in ahead:
+            ring.settle(chunk)
+            yield chunk
 
 
 def bring(rows: Iterable[tuple[memoryview, torch.Tensor]]) -> None:
@@ -148,9 +166,7 @@ class _Ring:
     def __init__(self, starts: Mapping[torch.device, Any], nbytes: int) -> None:
         self._starts, self._nbytes = starts, nbytes
         self._lanes: dict[torch.device, Lane] = {}
-        self._memory = [pinned(nbytes, next(iter(starts))) for _ in range(SLOTS)]
-        self._buffers = [host_memory(memory, nbytes) for memory in self._memory]
-        self._begins = [memory.data_ptr() for memory in self._memory]
+        self._memory: list[torch.Tensor] = []
         self._queued: list[set[Lane]] = [set() for _ in range(SLOTS)]
         self._marks: list[list[Any]] = [[] for _ in range(SLOTS)]
         self._turn, self._held = -1, -1
@@ -159,7 +175,7 @@ class _Ring:
     def take(self) -> memoryview:
         """The next buffer, when its copies have ended."""
         self._held = self._next()
-        return self._buffers[self._held]
+        return host_memory(self._memory[self._held], self._nbytes)
 
     def settle(self, buffer: memoryview) -> None:
         """Return when what was fetched into `buffer` is there."""
@@ -215,6 +231,8 @@ class _Ring:
         if self._turn == skip:
             self._turn = (self._turn + 1) % SLOTS
         self._wait(self._turn)
+        while len(self._memory) <= self._turn:
+            self._memory.append(pinned(self._nbytes, next(iter(self._starts))))
         return self._turn
 
     def _mark(self) -> None:
@@ -236,7 +254,7 @@ class _Ring:
         self._marks[slot].clear()
 
     def _slot(self, address: int) -> int | None:
-        return next((i for i, begin in enumerate(self._begins) if begin <= address < begin + self._nbytes), None)
+        return next((i for i, m in enumerate(self._memory) if 0 <= address - m.data_ptr() < self._nbytes), None)
 
 
 def _failed(device: torch.device, error: RuntimeError) -> OSError:

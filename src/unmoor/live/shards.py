@@ -214,7 +214,7 @@ def prepare(place: Place) -> None:
         handle = getattr(wrapper, "_handle", None) if _is_fsdp1(wrapper) else None
         if handle is not None:
             note_flat(handle)
-    if _is_fsdp2(type(place.module)):
+    if _is_fsdp2(type(place.module)):  # type: ignore[arg-type]
         for group in _groups(place.module):
             refuse_busy(group, "fully_shard")
         place.module.reshard()  # type: ignore[operator]

@@ -114,7 +114,7 @@ def _strided(window: Any, data: memoryview) -> torch.Tensor:
     storage = flat[:usable].untyped_storage()
     if window.byteorder == "big":
         storage.byteswap(dtype)  # type: ignore[no-untyped-call]
-    base = torch.empty(0, dtype=dtype).set_(storage, 0, (usable // dtype.itemsize,), (1,))
+    base = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, (usable // dtype.itemsize,), (1,))
     tensor = base.as_strided(window.shape, window.stride, window.offset)
     if "conj" in window.bits:
         tensor = tensor.conj()

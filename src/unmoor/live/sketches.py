@@ -25,7 +25,7 @@ def sketch(tensor: torch.Tensor) -> tuple[float, ...]:
     if not (tensor.is_floating_point() and tensor.layout == torch.strided) or tensor.is_quantized:
         return ()
     flat = tensor.detach().reshape(-1).to("cpu")
-    total = torch.zeros(_SUMS, dtype=torch.float64)
+    total = torch.zeros(_SUMS, dtype=torch.float64, device="cpu")
     square = 0.0
     for number, start in enumerate(range(0, flat.numel(), _BLOCK)):
         piece = flat[start : start + _BLOCK].double()

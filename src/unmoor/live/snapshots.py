@@ -38,7 +38,10 @@ class Snapshot:
 
 
 def take(content: Content, loan: Loan | None = None) -> Snapshot:
-    """Copy what is to be written, into the memory of `loan` or into its own. Tensors that share memory go on sharing it."""
+    """Copy what is to be written, into memory of its own or that of `loan`.
+
+    Tensors that share memory go on sharing it.
+    """
     copier = _Copier(content.tensors.values(), content.held.values(), loan or apart())
     tree = copier.tree(content.tree)
     tensors = {keys: copier.tensor(tensor) for keys, tensor in content.tensors.items()}
@@ -63,7 +66,7 @@ class _Copier:
         self._ranges = storage_ranges(tensors)
         parts = [part.detach() for value in {id(value): value for value in held}.values() for _, part in value.parts]
         self._parts = {_place(part): part for part in parts if part.is_contiguous()}
-        blobs = [StorageBlob(entry.storage, entry.start, entry.nbytes) for entry in self._ranges.values()]
+        blobs = [StorageBlob(entry.storage, entry.start, entry.end - entry.start) for entry in self._ranges.values()]
         blobs += [StorageBlob(part.untyped_storage(), *_place(part)[1:]) for part in self._parts.values()]
         staging = loan.stage(blobs)
         made = [_storage(staging.memory, start, blob.nbytes) for blob, start in zip(blobs, staging.starts, strict=True)]
@@ -117,14 +120,14 @@ class _Copier:
         if entry is None:
             return value.detach().to("cpu", copy=True)
         offset = max(0, value.storage_offset() - entry.start // value.itemsize)
-        made = torch.empty(0, dtype=value.dtype)
+        made = torch.empty(0, dtype=value.dtype, device="cpu")
         return made.set_(self._storages[entry.storage._cdata], offset, value.shape, value.stride())
 
     def _part(self, part: torch.Tensor) -> torch.Tensor:
         storage = self._storages.get(_place(part)) if part.is_contiguous() else None
         if storage is None:
             return part.to("cpu", copy=True)
-        return torch.empty(0, dtype=part.dtype).set_(storage, 0, part.shape, part.stride())
+        return torch.empty(0, dtype=part.dtype, device="cpu").set_(storage, 0, part.shape, part.stride())
 
     def _remember(self, value: Any, made: Any) -> Any:
         self._keep.append(value)
@@ -139,5 +142,5 @@ def _place(part: torch.Tensor) -> tuple[int, int, int]:
 
 def _storage(memory: memoryview, start: int, nbytes: int) -> torch.UntypedStorage:
     if not nbytes:
-        return torch.UntypedStorage(0)
+        return torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
     return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes, offset=start).untyped_storage()

@@ -37,7 +37,7 @@ class Arena:
     """
 
     def __init__(self, *, shared: bool) -> None:
-        self.process = os.getpid()
+        self.process, self.shared = os.getpid(), shared
         self.handle: int | None = None
         self.nbytes = 0
         self._memory: mmap.mmap | None = None
@@ -111,8 +111,8 @@ def lend(owner: Any, *, shared: bool = False) -> Loan:
         return Loan(Arena(shared=shared), None)
     with _lock:
         arena = _kept.pop(owner, None)
-    if arena is None or arena.process != os.getpid():  # a forked process would share it with its parent
-        arena = Arena(shared=shared)
+    if arena is None or arena.process != os.getpid() or (shared and not arena.shared):
+        arena = Arena(shared=shared)  # a forked process would share that of its parent
     return Loan(arena, ref(owner))
 
 
@@ -137,7 +137,7 @@ _lock: Final = threading.Lock()
 
 
 def _copy(rows: list[tuple[StorageBlob, int]], view: memoryview) -> None:
-    memory = torch.frombuffer(view, dtype=torch.uint8) if view else torch.empty(0, dtype=torch.uint8)
+    memory = torch.frombuffer(view, dtype=torch.uint8) if view else torch.empty(0, dtype=torch.uint8, device="cpu")
     of_devices = []
     for blob, start in rows:
         data = blob.direct(0, blob.nbytes)

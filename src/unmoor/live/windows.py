@@ -6,7 +6,6 @@ A storage is written only as far as tensors reach into it; what goes through tor
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,25 +18,18 @@ Window = tuple["Range", int, tuple[int, ...], tuple[int, ...], torch.dtype]
 """A plain tensor in the bytes that are written: the storage, offset in the storage, shape, strides (elements), dtype."""
 
 
-@dataclass(slots=True)
 class Range:
     """The bytes of one storage that are written. `dtype` is that of all tensors in it unless they are `mixed`.
 
     `key` and `location` name it in the file, once it was met there.
     """
 
-    storage: torch.UntypedStorage
-    start: int
-    end: int
-    dtype: torch.dtype | None = None
-    mixed: bool = False
     key: str = ""
     location: str = ""
+    mixed: bool = False
 
-    @property
-    def nbytes(self) -> int:
-        """How many bytes are written."""
-        return self.end - self.start
+    def __init__(self, storage: torch.UntypedStorage, start: int, end: int, dtype: torch.dtype | None = None) -> None:
+        self.storage, self.start, self.end, self.dtype = storage, start, end, dtype
 
 
 def storage_ranges(tensors: Iterable[torch.Tensor]) -> dict[int, Range]:
@@ -46,12 +38,15 @@ def storage_ranges(tensors: Iterable[torch.Tensor]) -> dict[int, Range]:
 
 
 class Windows:
-    """The windows of all tensors of a tree, each looked at once; `ranges` goes by identity of the storage."""
+    """The windows of all tensors of a tree, each looked at once.
+
+    `ranges` goes by identity of the storage, `known` by that of the tensor.
+    """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self.ranges: dict[int, Range] = {}
         self._wholes: dict[int, Range] = {}
-        self._windows: dict[int, Window] = {}
+        self.known: dict[int, Window] = {}
         self._layouts: dict[Any, tuple[tuple[int, ...], tuple[int, ...], int]] = {}
         lazy = self._look(tensors)
         for identity, entry in self.ranges.items():
@@ -60,10 +55,10 @@ class Windows:
 
     def of(self, tensor: torch.Tensor) -> Window | None:
         """The window of a tensor; None for one that is more than a window, and goes torch's own way."""
-        known = self._windows.get(id(tensor))
+        known = self.known.get(id(tensor))
         if known is not None:
             return known
-        if not _is_strided(tensor) or _is_lazy(tensor):
+        if not _is_plain(tensor):
             return None
         storage = tensor.untyped_storage()
         entry = self.ranges.get(storage._cdata) or self.whole(storage)
@@ -79,10 +74,10 @@ class Windows:
 
     def _look(self, tensors: Iterable[torch.Tensor]) -> set[int]:
         """Fill the tables; the storages that lazy conjugates and negations look into, which need them whole."""
-        ranges, windows, layouts = self.ranges, self._windows, self._layouts
+        ranges, windows, layouts, strided = self.ranges, self.known, self._layouts, torch.strided
         lazy: set[int] = set()
         for tensor in tensors:
-            if id(tensor) in windows or not _is_strided(tensor):
+            if tensor.layout is not strided or id(tensor) in windows or tensor.is_nested or tensor.is_quantized:
                 continue
             storage, offset, dtype = tensor.untyped_storage(), tensor.storage_offset(), tensor.dtype
             identity, itemsize = storage._cdata, dtype.itemsize
@@ -95,7 +90,7 @@ class Windows:
             else:
                 entry.start, entry.end = min(entry.start, low), max(entry.end, high)
                 entry.mixed = entry.mixed or entry.dtype != dtype
-            if _is_lazy(tensor):
+            if tensor.is_neg() or tensor.is_conj():
                 lazy.add(identity)
             else:
                 windows[id(tensor)] = entry, offset, shape, stride, dtype
@@ -112,9 +107,8 @@ class Windows:
         return known
 
 
-def _is_strided(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
-
-
-def _is_lazy(tensor: torch.Tensor) -> bool:
-    return tensor.is_neg() or tensor.is_conj()
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is numbers in one storage, and its values are these numbers."""
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return False
+    return not tensor.is_neg() and not tensor.is_conj()

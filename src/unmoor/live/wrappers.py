@@ -43,7 +43,7 @@ class Place(NamedTuple):
 def unwrap(module: nn.Module) -> tuple[nn.Module, tuple[nn.Module, ...]]:
     """The module inside known wrappers, and the wrappers from the outside in."""
     wrappers: list[nn.Module] = []
-    while (attribute := _held_attribute(type(module))) is not None:
+    while (attribute := _held_attribute(type(module))) is not None:  # type: ignore[arg-type]
         wrappers.append(module)
         module = getattr(module, attribute)
     return module, tuple(wrappers)
@@ -70,7 +70,7 @@ def walk(module: nn.Module) -> list[Place]:
 def _walk(module: nn.Module, prefix: str, raw: str, shown: str, places: list[Place]) -> None:
     inner, wrappers = unwrap(module)
     for wrapper in wrappers:
-        segment = f"{_held_attribute(type(wrapper))}."
+        segment = f"{_held_attribute(type(wrapper))}."  # type: ignore[arg-type]
         raw += segment
         shown += "" if wrapper._state_dict_hooks else segment
     places.append(Place(prefix, inner, wrappers, raw, shown))

@@ -266,6 +266,8 @@ def _plan_tensors(
 
 def _drop_twin_copies(plan: ModulePlan) -> None:
     """One copy for each live memory; a second stored tensor for the same memory becomes a pair to be proved equal."""
+    if not any(copy.slot.alias for copy in plan.copies):
+        return
     owners: dict[str, Copy] = {}
     kept: list[Copy] = []
     for copy in plan.copies:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,7 +23,15 @@ from .policy import Rename
 from .remedies import rename_for
 from .wrapped_names import wrapped_pairs
 
-__all__ = ["WRAPPER_SEGMENTS", "NameMatch", "Reading", "apply_rename", "match_names", "without_wrappers"]
+__all__ = [
+    "WRAPPER_SEGMENTS",
+    "NameMatch",
+    "Reading",
+    "apply_rename",
+    "match_names",
+    "without_wrappers",
+    "wrappers_in",
+]
 
 WRAPPER_SEGMENTS: Final = frozenset(wrapping.WRAPPER_SEGMENTS)
 """Name segments that wrappers of torch and Lightning put in; a user's submodule may bear one of them too."""
@@ -131,19 +139,29 @@ def without_wrappers(name: str) -> str:
     """
     if _SEGMENT.search(name) is None:
         return name
-    return ".".join(part for part in name.split(".") if part not in WRAPPER_SEGMENTS)
+    return ".".join([part for part in name.split(".") if part not in WRAPPER_SEGMENTS])
+
+
+def wrappers_in(names: Iterable[str]) -> list[str]:
+    """The wrappers' segments that stand anywhere in the names, sorted. All names are searched as one text.
+
+    >>> wrappers_in(["module.encoder.weight", "my_module.bias"])
+    ['module']
+    """
+    text = "." + ".\n.".join(names) + "."
+    return sorted(segment for segment in WRAPPER_SEGMENTS if f".{segment}." in text)
 
 
 def match_names(saved: Mapping[str, Shape | None], live: Mapping[str, Shape], rename: Rename = None) -> NameMatch:
     """Pair live names with saved names. A shape of None fits any."""
     if rename is None and saved == live:  # nearly always: every name and every shape is the same
         return NameMatch(Reading("as saved", {name: name for name in live}, ()), (), (), ())
-    renamed = apply_rename(list(saved), rename)
-    shapes = {new: saved[old] for new, old in renamed.items()}
+    renamed = None if rename is None else apply_rename(list(saved), rename)
+    shapes = saved if renamed is None else {new: saved[old] for new, old in renamed.items()}
     plain = Reading("as saved", {name: name for name in live if name in shapes})
     if len(plain.pairs) == len(live):
         return _translate(_judge(plain, shapes, live), renamed)
-    chosen = {without_wrappers(new): new for new, old in renamed.items() if new != old}
+    chosen = {without_wrappers(new): new for new, old in renamed.items() if new != old} if renamed else {}
     found = [r for r in _readings(shapes, live) if not _contradicts(r, chosen)]
     whole = _distinct([r for r in found if len(r.pairs) == len(live) and _covers(r, shapes)])
     proved = [r for r in whole if _shapes_agree(r, shapes, live)]
@@ -196,15 +214,17 @@ def _bare_readings(bare: Mapping[str, str], live: Mapping[str, Shape]) -> Iterat
     if live_bare is None:
         return
     pairs = {live_bare[b]: s for b, s in bare.items() if b in live_bare}
-    removed = sorted({part for a, b in pairs.items() if a != b for part in b.split(".")} & WRAPPER_SEGMENTS)
+    removed = wrappers_in([b for a, b in pairs.items() if a != b])
     if not removed:
         yield Reading("with wrappers' segments", pairs)
         return
     yield Reading(f"without {', '.join(repr(part + '.') for part in removed)}", pairs)
 
 
-def _bare(names: Iterable[str]) -> dict[str, str] | None:
+def _bare(names: Collection[str]) -> dict[str, str] | None:
     """Name without wrappers' segments -> name; None where two names would become one."""
+    if not wrappers_in(names):
+        return {name: name for name in names}
     made: dict[str, str] = {}
     for name in names:
         if made.setdefault(without_wrappers(name), name) != name:
@@ -306,7 +326,10 @@ def _covers(reading: Reading, saved: Mapping[str, Shape | None]) -> bool:
 
 
 def _leftover(reading: Reading, saved: Mapping[str, Shape | None]) -> list[str]:
-    taken = set(reading.pairs.values()) | set(reading.outside)
+    taken = set(reading.pairs.values())
+    taken.update(reading.outside)
+    if len(taken) == len(saved):
+        return []
     return [name for name in saved if name not in taken]
 
 
@@ -329,18 +352,20 @@ def _judge(reading: Reading, saved: Mapping[str, Shape | None], live: Mapping[st
     return NameMatch(reading, missing, tuple(_leftover(reading, saved)), wrong)
 
 
-def _translate(match: NameMatch, renamed: Mapping[str, str]) -> NameMatch:
-    """Back from the names after `rename` to the names in the file."""
+def _translate(match: NameMatch, renamed: Mapping[str, str] | None) -> NameMatch:
+    """Back from the names after `rename` to the names in the file; None where they are the same."""
+
+    def name_of(name: str) -> str:
+        return name if renamed is None else renamed[name]
 
     def original(reading: Reading) -> Reading:
-        pairs = {live: renamed[name] for live, name in reading.pairs.items()}
+        pairs = reading.pairs if renamed is None else {live: renamed[name] for live, name in reading.pairs.items()}
         return Reading(reading.how, pairs, (), reading.special)
 
-    outside = tuple(renamed[name] for name in match.reading.outside)
     return NameMatch(
-        replace(original(match.reading), outside=outside),
+        replace(original(match.reading), outside=tuple(map(name_of, match.reading.outside))),
         match.missing,
-        tuple(renamed[name] for name in match.unexpected),
+        tuple(map(name_of, match.unexpected)),
         match.mismatched,
         tuple(original(r) for r in match.rivals),
         tuple(original(r) for r in match.near),

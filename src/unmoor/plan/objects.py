@@ -85,6 +85,8 @@ def _state_slot(target: TargetObject) -> Callable[[str, TensorNode], Slot]:
 _LEAVES: Final = frozenset((TensorNode, str, int, float, bool, bytes, type(None)))
 """What most of a tree consists of, and is looked at no further."""
 
+_CONTAINERS: Final = (list, tuple, set, frozenset, Mapping)
+
 
 def opaque_names(value: Any) -> Iterator[str]:
     """The class of every object in a tree that would need code to exist."""
@@ -94,8 +96,8 @@ def opaque_names(value: Any) -> Iterator[str]:
         item = left.pop()
         if isinstance(item, Opaque):
             yield item.name
-        elif isinstance(item, Mapping | list | tuple | set | frozenset) and id(item) not in seen:
+        elif id(item) not in seen and (type(item) is dict or isinstance(item, _CONTAINERS)):
             seen.add(id(item))
-            inside = item.values() if isinstance(item, Mapping) else item
+            inside = item.values() if type(item) is dict or isinstance(item, Mapping) else item
             if not _LEAVES.issuperset(map(type, inside)):
                 left += [value for value in inside if type(value) not in _LEAVES]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .names import WRAPPER_SEGMENTS, apply_rename, without_wrappers
+from .names import apply_rename, without_wrappers, wrappers_in
 from .policy import Rename
 
 __all__ = ["Landing", "LiveNames", "land"]
@@ -86,7 +86,7 @@ def _readings(names: Mapping[str, str], live: LiveNames) -> Iterator[Landing]:
     everything = list(live.all())
     bare_names = {saved: without_wrappers(name) for saved, name in names.items()}
     bare_live = _unique((without_wrappers(name), name) for name in everything)
-    removed = sorted({part for name in names.values() for part in name.split(".")} & WRAPPER_SEGMENTS)
+    removed = wrappers_in(names.values())
     how = f"without {', '.join(repr(part + '.') for part in removed)}" if removed else "with wrappers' segments"
     yield _landing(how, ((saved, bare_live.get(name, "")) for saved, name in bare_names.items()), live)
     for own, also in ((names, ""), (bare_names, "wrappers' segments and ")):

@@ -13,6 +13,8 @@ __all__ = ["as_stored", "contiguous", "make_slot"]
 
 def as_stored(node: TensorNode) -> tuple[int, ...]:
     """The strides of a stored tensor whose elements lie in one run, in any order; those without gaps for any other."""
+    if not node.shape:
+        return node.stride
     step = 1
     for stride, size in sorted(zip(node.stride, node.shape, strict=True)):
         if size != 1 and stride != step:

@@ -35,5 +35,5 @@ def quickly_made(cls: type[_T]) -> type[_T]:
     new = known["__init__"]
     for attribute in ("__defaults__", "__annotations__", "__qualname__", "__module__", "__doc__"):
         setattr(new, attribute, getattr(old, attribute))
-    cls.__init__ = new  # type: ignore[misc, assignment]
+    cls.__init__ = new  # type: ignore[assignment]
     return cls

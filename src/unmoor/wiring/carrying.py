@@ -56,9 +56,17 @@ class Carrying:
         self._open_span = open_span
         self._verify = verify
         self._how: dict[str, Any] = {"buffer_bytes": buffer_bytes, "threads": threads, "progress": progress}
-        self._copies = plan.copies()
-        self._early = [c for c in self._copies if c.slot.make and not _is_optimizer(c)]
-        self._late = [c for c in self._copies if not (c.slot.make and not _is_optimizer(c))]
+        self._copies: list[Copy] = []
+        self._others: list[Step] = []
+        for step in plan.steps:
+            if isinstance(step, Copy):
+                self._copies.append(step)
+            else:
+                self._others.append(step)
+        self._early: list[Copy] = []
+        self._late: list[Copy] = []
+        for copy in self._copies:
+            (self._early if copy.slot.make and not _is_optimizer(copy) else self._late).append(copy)
         self._streamed: list[Streamed] = []
         self._setters: list[Callable[[], None]] = []
         self._changed = False
@@ -74,18 +82,18 @@ class Carrying:
         self.open_files()
         self._prove_twins()
         self._streamed.append(self._fill(self._early))
-        self._setters = self._run.rng_setters(_of(self.plan, SetRng))
+        self._setters = self._run.rng_setters(self._of(SetRng))
 
     def change(self) -> None:
         """Fill the live objects, all but the random streams. An error says what was overwritten."""
-        states = [step for step in self.plan.steps if isinstance(step, LoadState | LoadSchedule | AdvanceSchedule)]
+        states = [step for step in self._others if isinstance(step, LoadState | LoadSchedule | AdvanceSchedule)]
         self._run.load([step for step in states if not (isinstance(step, LoadState) and step.name)])
         self._changed = True
         with self._telling():
-            self._run.move(_of(self.plan, MoveModule))
+            self._run.move(self._of(MoveModule))
             self._streamed.append(self._fill(self._late))
-            self._run.extra_states([step for step in _of(self.plan, LoadState) if step.name])
-            self._run.set_optimizers(_of(self.plan, SetOptimizer))
+            self._run.extra_states([step for step in self._of(LoadState) if step.name])
+            self._run.set_optimizers(self._of(SetOptimizer))
 
     @property
     def parts(self) -> list[Part]:
@@ -114,7 +122,7 @@ class Carrying:
         """Set the random streams, and report."""
         for set_state in self._setters:
             set_state()
-        report = _report(self.plan, self._run, self._streamed, self._proved, seconds())
+        report = self._report(seconds())
         unchecked = replace(report, unverified=0) if self._verify == "none" else report
         if self._verify != "stream":  # either nothing is checked, or all of it has been
             unchecked = replace(unchecked, in_part=0)
@@ -155,16 +163,28 @@ class Carrying:
             yield
         except (CorruptFile, RestoreError) as error:
             self._run.undo()
-            raise _told(error, self.plan, self._copies) from error
+            moved = [step.label for step in self._of(MoveModule)]
+            raise _told(error, moved, self._copies) from error
+
+    def _of(self, kind: type[Step]) -> list[Any]:
+        return [step for step in self._others if isinstance(step, kind)]
+
+    def _report(self, seconds: float) -> Report:
+        return Report(
+            plan=self.plan,
+            extra=self._run.value(dict(self.plan.extra)),
+            counts=_counts(self._copies),
+            nbytes=sum(s.nbytes for s in self._streamed),
+            seconds=seconds,
+            verified=sum(s.verified for s in self._streamed) + len(self._proved),
+            unverified=sum(s.unverified for s in self._streamed),
+            in_part=sum(not keys <= self._proved for s in self._streamed for keys in s.in_part.values()),
+        )
 
 
 def _files(copies: Sequence[Copy]) -> set[str]:
     storages = [source for c in copies if c.node.storage is not None for source in c.node.storage.sources()]
     return {storage.span.file for storage in storages if storage.span is not None}
-
-
-def _of(plan: Plan, kind: type[Step]) -> list[Any]:
-    return [step for step in plan.steps if isinstance(step, kind)]
 
 
 def _is_optimizer(step: Copy) -> bool:
@@ -181,10 +201,9 @@ _COUNTERS: Final = (
 )
 
 
-def _told(error: CorruptFile | RestoreError, plan: Plan, copies: Sequence[Copy]) -> Exception:
+def _told(error: CorruptFile | RestoreError, moved: Sequence[str], copies: Sequence[Copy]) -> Exception:
     done: frozenset[str] = getattr(error, "done", frozenset())
     rows = list(_overwritten(copies, done))
-    moved = [step.label for step in _of(plan, MoveModule)]
     changed = f"already overwritten: {', '.join(rows)}" if rows else "nothing was overwritten"
     details = (*error.details, changed, *([f"already moved: {', '.join(moved)}"] if moved else []))
     remedy = error.remedy
@@ -204,20 +223,12 @@ def _overwritten(copies: Sequence[Copy], done: frozenset[str]) -> Iterator[str]:
             yield f"{label} ({'all' if hit == len(slots) else f'{hit} of {len(slots)} tensors'})"
 
 
-def _report(plan: Plan, run: Run, streams: Sequence[Streamed], proved: frozenset[str], seconds: float) -> Report:
-    counts: dict[str, tuple[int, int]] = {}
-    for c in plan.copies():
-        role = c.label.partition("[")[0]
-        number, total = counts.get(role, (0, 0))
+def _counts(copies: Sequence[Copy]) -> dict[str, tuple[int, int]]:
+    """Role -> how many tensors, and how many bytes of them are here."""
+    found: dict[str, tuple[int, int]] = {}
+    roles = {label: label.partition("[")[0] for label in {c.label for c in copies}}
+    for c in copies:
+        number, total = found.get(roles[c.label], (0, 0))
         here = c.node.numel if c.slot.boxes is None else sum(box.numel for box in c.slot.boxes)
-        counts[role] = (number + 1, total + here * dtype_bytes(c.node.dtype))
-    return Report(
-        plan=plan,
-        extra=run.value(dict(plan.extra)),
-        counts=counts,
-        nbytes=sum(s.nbytes for s in streams),
-        seconds=seconds,
-        verified=sum(s.verified for s in streams) + len(proved),
-        unverified=sum(s.unverified for s in streams),
-        in_part=sum(not keys <= proved for s in streams for keys in s.in_part.values()),
-    )
+        found[roles[c.label]] = (number + 1, total + here * dtype_bytes(c.node.dtype))
+    return found

@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unmoor.distributed.meeting import Meeting
 from unmoor.errors import CorruptFile, UsageError
-from unmoor.execute.reading import OpenSpan
-from unmoor.execute.verify import check, corrupt
 from unmoor.plan.policy import CHOICES
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage
 from unmoor.values.plan import Plan
 
 from .identity import place
+
+if TYPE_CHECKING:  # a save checks its arguments, and reads nothing
+    from unmoor.distributed.meeting import Meeting
+    from unmoor.execute.reading import OpenSpan
 
 __all__ = ["check_all", "check_buffer", "check_verify", "needed_storages", "refuse_overlap", "share_of"]
 
@@ -115,6 +116,8 @@ def check_all(
     progress: Callable[[int], None] | None,
 ) -> None:
     """Raise CorruptFile naming every damaged tensor on these storages. Changes nothing."""
+    from unmoor.execute.verify import check, corrupt
+
     faults = check(
         storages.values(), open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=progress
     )

@@ -7,29 +7,32 @@ when the interpreter exits, as an error of a thread is.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from unmoor.errors import SaveError, UnmoorError, UsageError
-from unmoor.execute.yielding import step_back
 from unmoor.values.report import Receipt
 
-__all__ = ["MODES", "Pending", "adopt", "finish_earlier", "run_behind"]
+__all__ = ["MODES", "Pending", "adopt", "finish_earlier", "run_behind", "skipped"]
 
-MODES = (False, True, "wait", "refuse")
-"""What `background` may be: True is "wait"."""
+MODES = (False, True, "wait", "refuse", "skip")
+"""What `background` may be, if an earlier save is still being written: True is "wait"."""
 
 
 class Pending:
     """A save that goes on in the background while the run does. What it writes is the state at the call of `save`.
 
-    `path` is where it goes; what was there before stays until all of it is written.
+    `path` is where it goes; what was there before stays until all of it is written. `skipped` tells that nothing is
+    written because an earlier save was still being written: background="skip".
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, skipped: bool = False) -> None:
         self.path = path
+        self.skipped = skipped
+        self._process = os.getpid()
         self._result: Future[Receipt] = Future()
         self._told = False
 
@@ -38,7 +41,10 @@ class Pending:
         return self._result.done()
 
     def wait(self) -> Receipt:
-        """Wait until it has ended; its receipt. Raises SaveError, or what else it failed with."""
+        """Wait until it has ended; its receipt, which says so if it was skipped.
+
+        Raises SaveError, or what else it failed with.
+        """
         error = self._result.exception()
         self._told = True
         if error is not None:
@@ -76,7 +82,7 @@ class Pending:
 def run_behind(path: str, work: Callable[[], Receipt]) -> Pending:
     """Do `work`, a save to `path`, in a thread. The interpreter does not exit before it has ended."""
     pending = _begun(path)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="unmoor-save", initializer=step_back)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="unmoor-save")
     pool.submit(pending.end, work, lambda error: error)
     pool.shutdown(wait=False)
     return pending
@@ -94,16 +100,29 @@ def adopt(
     return pending
 
 
-def finish_earlier(mode: Any, now: str) -> None:
+def skipped(path: str, busy: str) -> Pending:
+    """A save to `path` that is none, because `busy` was still being written."""
+    why = f"{busy} was still being saved in the background"
+    pending = Pending(path, skipped=True)
+    pending._result.set_result(
+        Receipt(path, 0, 0.0, {}, notes=(("skipped", why),), text=f"{path} was not saved: {why} (skipped)")
+    )
+    return pending
+
+
+def finish_earlier(mode: Any, now: str) -> str:
     """Wait for the save that is still in the background before `now` (in words) begins.
 
-    Raises UsageError instead of waiting where `mode` is "refuse"; what the save failed with if nobody was told.
+    Where `mode` is "skip", nothing is waited for: the path of that save is given if there is one, else "". Raises
+    UsageError instead of waiting where `mode` is "refuse"; what the save failed with if nobody was told.
     """
     if mode not in MODES:
         raise UsageError(f"background={mode!r} is none of {', '.join(map(repr, MODES))}")
     pending = _last[-1] if _last else None
-    if pending is None:
-        return
+    if pending is None or pending._process != os.getpid():  # a forked process has none of its parent's threads
+        return ""
+    if mode == "skip" and not pending.done():
+        return pending.path
     if mode == "refuse" and not pending.done():
         raise UsageError(
             f"{pending.path} is still being saved in the background",
@@ -114,6 +133,7 @@ def finish_earlier(mode: Any, now: str) -> None:
     error = pending.untold()
     if error is not None:
         raise _retold(error, pending.path, now) from error
+    return ""
 
 
 def _retold(error: BaseException, path: str, now: str) -> UnmoorError:

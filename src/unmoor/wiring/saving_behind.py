@@ -13,12 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from unmoor.distributed.comparing import compare
 from unmoor.distributed.engine import stage, write_behind
 from unmoor.distributed.meeting import Meeting, meet
 from unmoor.execute.staged import Staged
+from unmoor.execute.yielding import step_back
 from unmoor.live.content import Content
 from unmoor.live.snapshots import take
 from unmoor.live.staging import Loan, Staging, lend
@@ -30,10 +31,15 @@ from .saving import draft_of, receipt_of, write_content
 from .saving_flat import SUFFIX
 from .saving_sharded import finished, prepare_sharded
 from .saving_world import save_world
-from .writing import Draft
+from .writing import Draft, write_draft
 from .writing_apart import Shared, write_apart
 
 __all__ = ["save_behind"]
+
+_SMALL: Final = 32 << 20
+"""Bytes up to which a save is over before it could be in anyone's way."""
+_FEW: Final = 256
+"""Storages up to which it holds the interpreter's lock for some milliseconds only."""
 
 
 def save_behind(meeting: Meeting, path: str, content: Content, *, owner: Any, timeout: float, **how: Any) -> Pending:
@@ -47,17 +53,20 @@ def save_behind(meeting: Meeting, path: str, content: Content, *, owner: Any, ti
     loan = lend(owner)
     if meeting.size > 1 and any(map(bool, map(int, meeting.gather(b"1" if content.held else b"0")))):
         return _sharded(meeting, path, content, loan, how["progress"])
+    nbytes = sum(total for _, total in content.counts().values())
     with meeting.step("copy"):
         kept = content if content.copied else take(content, loan).content
     if meeting.size == 1:
         work = partial(write_content, path, kept, **how)
     else:
         work = partial(_together, meeting.group, timeout, path, kept, how)
-    return run_behind(path, partial(_then_end, loan, work))
+    return run_behind(path, partial(_then_end, loan, nbytes, work))
 
 
-def _then_end(loan: Loan, work: Callable[[], Receipt]) -> Receipt:
+def _then_end(loan: Loan, nbytes: int, work: Callable[[], Receipt]) -> Receipt:
     try:
+        if nbytes > _SMALL:
+            step_back()
         return work()
     finally:
         loan.end()
@@ -81,9 +90,13 @@ def _alone(path: str, content: Content, loan: Loan, how: dict[str, Any]) -> Pend
     return run_behind(path, receipt)
 
 
-def _write(draft: Draft, staging: Staging, loan: Loan, **how: Any) -> int:
+def _write(draft: Draft, staging: Staging, loan: Loan, folder: str, **how: Any) -> int:
+    """What the thread does: what is small itself, in less time than a process takes to start."""
     try:
-        return write_apart(draft, Shared(staging.handle, staging.starts), **how)
+        if len(draft.storages) <= _FEW and sum(nbytes for _, nbytes, _ in draft.storages) <= _SMALL:
+            return write_draft(draft, **how)
+        step_back()
+        return write_apart(draft, Shared(staging.handle, staging.starts), folder=folder, **how)
     finally:
         with suppress(BufferError):
             staging.memory.release()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from unmoor.describe import describe_path
+from unmoor.describe.dcp import metadata_kept
 from unmoor.describe.records import Held, Where, files_below, files_of, held_records, names_by_span, names_without
 from unmoor.diagnose.manifest import manifest_findings
 from unmoor.errors import CorruptFile, UnmoorError
@@ -17,6 +18,7 @@ from unmoor.filing import path_text
 from unmoor.report.verification import verification_text
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage, deflated
+from unmoor.values.pausing import collector_paused
 from unmoor.values.verification import BadData, Unchecked, Verification
 
 from .neighbours import newest_beside
@@ -67,9 +69,10 @@ def _with_newest(made: Verification, *, buffer_bytes: int, threads: int) -> Veri
 
 def _verified(text: str, *, buffer_bytes: int, threads: int, progress: Callable[[int], None] | None) -> Verification:
     begin = time.perf_counter()
-    catalog, broken = _described(text)
-    root = catalog.path if catalog is not None else text
-    held = held_records(root, files_of(catalog) if catalog is not None else files_below(root))
+    with metadata_kept(), collector_paused():
+        catalog, broken = _described(text)
+        root = catalog.path if catalog is not None else text
+        held = held_records(root, files_of(catalog) if catalog is not None else files_below(root))
     names: Names = names_by_span(catalog) if catalog is not None else names_without(root, held.formats)
     with open_spans(root) as open_span:
         wrong = audit(held.records, open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=progress)

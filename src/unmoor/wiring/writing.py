@@ -61,9 +61,9 @@ def write_draft(
     sizes: list[int] = []
 
     def check(temporary: str) -> None:
+        sizes.append(os.stat(temporary).st_size)  # fails as the system does where the folder has gone meanwhile
         found = describe_file(temporary)
         _hold_against(found, draft)
-        sizes.append(os.stat(temporary).st_size)
         agree(found)
 
     needed = sum(record.nbytes for record in records)
