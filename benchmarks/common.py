@@ -33,7 +33,7 @@ def build(nbytes: int, *, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimiz
     width = WIDTH
     while width > 64 and nbytes < 2 * 96 * width * width:
         width //= 2
-    blocks = max(2, round(nbytes / (96 * width * width)))
+    blocks = max(1, round(nbytes / (96 * width * width)))
     layers: list[nn.Module] = []
     for _ in range(blocks):
         layers += [nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)]

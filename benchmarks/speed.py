@@ -28,7 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from . import speed_ways
+from . import common, speed_ways
 from .speed_child import BEHIND, RESTORES, SAVES
 from .speed_page import filled_in, rendered
 from .speed_tables import Point, Table, measure
@@ -67,6 +67,8 @@ TRACED: Final = (
 COUNTS: Final = (100, 1_000, 10_000, 100_000)
 SIZES: Final = (10_000_000, 100_000_000, 1_000_000_000, 6_000_000_000)
 LARGEST: Final = 12_000_000_000
+BLOCK: Final = 3 * 8 * common.WIDTH**2 * 4
+"""What a block of the model of `common.build` comes to with its state, biases left aside."""
 MANY_BYTES: Final = 200_000_000
 
 
@@ -79,7 +81,7 @@ def tables(size: float, rounds: int, *, ours: bool = False) -> dict[str, tuple[s
         if ours
         else (tuple(RESTORES), tuple(SAVES), tuple(BEHIND))
     )
-    one, fewer = (Point(nbytes, 40 if ours else 0),), max(1, rounds - 1)
+    one, fewer = (Point(nbytes, 40) if ours else Point(max(1, round(nbytes / BLOCK)) * BLOCK),), max(1, rounds - 1)
     counts = [count for count in COUNTS if count <= COUNTS[-1] * scale] or COUNTS[:1]
     many = tuple(Point(int(MANY_BYTES * scale), count) for count in counts)
     grown = tuple(Point(int(most * scale), -1) for most in SIZES if most * scale >= SIZES[0])

@@ -20,6 +20,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 from PIL import Image
 
 from .speed_page import median, seconds
@@ -121,6 +122,10 @@ def _panel(axes: Axes, table: Figures, title: str) -> None:
         ends.append((way, *line[-1], colour))
     axes.set_xscale("log")
     axes.set_yscale("log")
+    places = [_x(point) for point in table["points"]]
+    axes.set_xticks(places, [f"{place:,.0f}" for place in places])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_ylabel("seconds")
     axes.grid(visible=True, color="#eceff1", linewidth=0.8)
@@ -144,12 +149,14 @@ def _label(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None:
         below = max(y, below * gap)
         place = (x, below) if x < right and below == y else (right, below)
         _named(axes, way, place, colour)
+    axes.set_ylim(low, max(high, below * gap))
     left, right = axes.get_xlim()
     axes.set_xlim(left, right * (right / left) ** 0.36)
 
 
 def _named(axes: Axes, way: str, place: tuple[float, float], colour: str) -> None:
-    axes.annotate(way, place, xytext=(7, 0), textcoords="offset points", color=colour, va="center", fontsize=8.5)
+    look = {"color": colour, "va": "center", "fontsize": 8.5, "annotation_clip": False}
+    axes.annotate(way, place, xytext=(7, 0), textcoords="offset points", **look)
 
 
 def _memory(tables: Sequence[Figures]) -> Figure:

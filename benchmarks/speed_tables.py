@@ -103,7 +103,7 @@ def slow(point: Point, before: dict[str, Any] | None, limit: float) -> dict[str,
     if before is None:
         return {}
     growth = max(point.nbytes / before["nbytes"], point.tensors / before["tensors"])
-    found = {way: max(row["took"] for row in rows) for way, rows in before["ways"].items() if rows}
+    found = {way: max(row["seconds"] for row in rows) for way, rows in before["ways"].items() if rows}
     return {way: f"would take more than {limit:.0f} s" for way, took in found.items() if took * growth > limit}
 
 

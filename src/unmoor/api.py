@@ -103,9 +103,12 @@ def save(
     group: the ranks that save together: "world" (all of them, or this process alone where torch.distributed is not
         initialised), a ProcessGroup, or None for this process alone.
     timeout: seconds that ranks wait for one that gives no sign of life.
-    background: True returns once the state is copied to the CPU; a thread writes it. The result is then no Receipt but
-        a handle: done(), wait() -> Receipt, print. The next save or restore waits for it first ("refuse": is an error
-        instead) and raises what it failed with. Wait before the process group is destroyed.
+    background: True returns once the state is copied to the CPU, and it is written while the run goes on. The result is
+        then no Receipt but a handle: done(), wait() -> Receipt, skipped, print. If an earlier save is still being
+        written, "wait" (True) waits for it first, "refuse" is an error, and "skip" writes nothing and says so: on all
+        ranks, if it is so on any. A restore waits. What a save failed with is raised by the next call. The memory of
+        the copies, as large as the largest such save of the run, is used again and goes when the first of the objects
+        passed goes; that of a tree goes once it is written. Wait before the process group is destroyed.
     buffer_bytes: memory to use beside the live state, in bytes.
     progress: called with the number of bytes written since its last call, by the thread that writes.
 

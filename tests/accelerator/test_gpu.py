@@ -17,6 +17,7 @@ def test_the_script_checks_measures_and_prints(
     """One round on `sim`, in this process: every check holds, every way has figures, nothing takes a second state."""
     device = torch.device("sim:1")
     monkeypatch.setattr(common, "WIDTH", 32)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as the script does, so that it is gone afterwards
     monkeypatch.setattr(gpu, "_child", partial(gpu_ways.do, device=device))
     options = ["--device", "sim:1", "--gb", "0.001", "--rounds", "1", "--folder", str(tmp_path)]
     assert gpu.main(options) == 0

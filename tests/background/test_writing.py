@@ -291,12 +291,13 @@ def test_a_forked_process_saves_by_itself(tmp_path):
     assert unmoor.describe(tmp_path / "run.pt2").parts
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_workers_of_a_loader_are_no_hindrance(process, run, tmp_path):
     """They are forked while the process writes, and hold its pipes open."""
     gate = Gate()
     pending = unmoor.save(tmp_path / "run.pt", **run.roles, background=True, progress=gate)
     assert gate.began.wait(60)
-    loader = torch.utils.data.DataLoader(torch.arange(8), num_workers=1, multiprocessing_context="forkserver")
+    loader = torch.utils.data.DataLoader(torch.arange(8), num_workers=1, multiprocessing_context="fork")
     batches = iter(loader)
     next(batches)
     gate.opened.set()

@@ -88,7 +88,7 @@ def test_figures_are_rendered_with_ratios_spread_and_what_is_left_out():
     row = next(line for line in text.splitlines() if line.startswith("| torch.save, crc32 off"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells == ["torch.save, crc32 off", "1.75", "1.40..2.10", "3.50", "0.17", "1 MiB", "1 GB", "no", "no", "no"]
-    assert text.startswith("1.5 GB in /dev/shm, 3 rounds:")
+    assert text.startswith("1.51 GB in /dev/shm, 3 rounds:")
     assert text.endswith("Left out: unmoor.save: does not fit: it needs more memory than is free.")
 
 
@@ -174,7 +174,8 @@ def test_what_does_not_fit_in_memory_is_left_out_with_the_reason(where, free, fi
 
 def test_a_way_that_would_take_too_long_is_not_tried():
     """By what it took at the smaller point before, grown as the point has."""
-    before = {"nbytes": GB, "tensors": 100, "ways": {"fast": [{"took": 1.0}], "slow": [{"took": 2.0}, {"took": 7.0}]}}
+    ways = {"fast": [{"seconds": 1.0}], "slow": [{"seconds": 2.0}, {"seconds": 7.0}]}
+    before = {"nbytes": GB, "tensors": 100, "ways": ways}
     assert slow(Point(GB, 1_000), before, 60) == {"slow": "would take more than 60 s"}
     assert slow(Point(GB, 1_000), None, 60) == {}
 

@@ -128,7 +128,7 @@ def test_every_kind_of_tree_reads_alike(kind, protocol):
 
 @pytest.mark.parametrize("kind", ["every shape", "gradients", "an optimizer"])
 def test_legacy_streams_read_alike(kind, tmp_path):
-    """A file that is read in windows, whose ids have a field more: what its zip twin says, and cut anywhere an error."""
+    """A file that is read in windows, whose ids have a field more: as its zip twin, and cut anywhere an error."""
     tree, paths = TREES[kind](), (tmp_path / "zip.pt", tmp_path / "legacy.pt")
     for path, zipped in zip(paths, (True, False), strict=True):
         torch.save(tree, path, _use_new_zipfile_serialization=zipped)

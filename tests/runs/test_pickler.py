@@ -14,7 +14,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import unmoor
 from unmoor.describe import describe_file
+from unmoor.errors import UsageError
 from unmoor.execute.archive import torch_records, torch_trailer, write_archive
 from unmoor.live.pickling import pickle_tree
 
@@ -30,7 +32,7 @@ def pool() -> list[torch.Tensor]:
         made += [base, base[3:9], base.reshape(4, 6).t(), base.reshape(2, 3, 4)[:, 1], base[24:], base[5]]
     made += [torch.arange(6).to(dtype) for dtype in UNTYPED]
     made += [torch.arange(32, dtype=torch.uint8)[8:16].view(torch.float32), torch.zeros(7, dtype=torch.uint8)[3:]]
-    made += [torch.ones(3, requires_grad=True), torch.empty(0, 4), torch.zeros(300), torch.zeros(70_000, dtype=torch.int8)]
+    made += [torch.ones(3, requires_grad=True), torch.empty(0, 4), torch.zeros(300), torch.zeros(70_000).char()]
     made += [torch.tensor([1 + 2j, 3 - 1j]).conj(), torch.tensor([1 + 2j, 3 - 1j]).conj().imag]
     made += [torch.nn.Parameter(torch.ones(2)), torch.ones(2).to_sparse()]
     with warnings.catch_warnings():
@@ -40,10 +42,12 @@ def pool() -> list[torch.Tensor]:
 
 
 KEYS = st.one_of(st.text(max_size=6), st.integers(-3, 70_000), st.sampled_from(["storage", "cpu", "exp_avg"]))
-NUMBERS = st.one_of(st.integers(-(1 << 70), 1 << 70), st.sampled_from([0, 255, 256, 65535, 65536, (1 << 31) - 1, 1 << 31]))
+EDGES = [0, 255, 256, 65535, 65536, (1 << 31) - 1, 1 << 31]
+NUMBERS = st.one_of(st.integers(-(1 << 70), 1 << 70), st.sampled_from(EDGES))
+OTHERS = [torch.Size([2, 3]), torch.float16, torch.device("cpu"), 1 + 2j, Counter("aab"), {1, 2}, bytearray(b"x")]
 LEAVES = st.one_of(
     st.none(), st.booleans(), NUMBERS, st.floats(), st.text(max_size=8), st.binary(min_size=1, max_size=4),
-    st.sampled_from([torch.Size([2, 3]), torch.float16, torch.device("cpu"), 1 + 2j, Counter("aab"), {1, 2}, bytearray(b"x")]),
+    st.sampled_from(OTHERS),
     st.integers(0, len(pool()) - 1).map(lambda index: ("tensor", index)),
 )  # fmt: skip
 
@@ -122,11 +126,12 @@ def inert(path: Path) -> Any:
     """A file as our own reader has it: what each tensor is, by key path, without where its storage stands."""
     catalog = describe_file(str(path))
     storages: dict[str, int] = {}
-    rows = [
-        (e.keys, e.shape, e.stride, e.dtype, e.device, storages.setdefault(e.storage, len(storages)) if e.nbytes else -1)
-        for e in catalog.tensors
-    ]
-    return rows
+
+    def number(storage: str) -> int:
+        return storages.setdefault(storage, len(storages))
+
+    rows = catalog.tensors
+    return [(e.keys, e.shape, e.stride, e.dtype, e.device, number(e.storage) if e.nbytes else -1) for e in rows]
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
@@ -147,3 +152,38 @@ def test_a_tree_loads_as_torch_writes_it(drawn: Any) -> None:
         else:
             assert told(torch.load(ours), {}) == wanted
         assert inert(ours) == inert(theirs)
+
+
+def _far() -> dict[str, list[torch.Tensor]]:
+    """Tensors that look into one storage in ways that do not show from its plain tensors alone."""
+    base, waves = torch.arange(100.0), torch.tensor([1 + 2j, 3 - 1j])
+    at, pairs = torch.arange(4), torch.view_as_real(waves)
+    return {
+        "sparse values outside": [base[:4], torch.sparse_coo_tensor(at[None], base[50:54], (9,))],
+        "compressed values outside": [base[:4], torch.sparse_csr_tensor(at[::3] * 4 // 3, at, base[50:54], (1, 9))],
+        "numbers before conjugates": [pairs, waves.conj()],
+        "conjugates before numbers": [waves.conj(), pairs],
+        "nothing, far outside": [base[:4], base.as_strided((0, 3), (1, 1), 1 << 40)],
+    }
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("kind", _far())
+@pytest.mark.parametrize("safely", [True, False])
+def test_what_looks_far_into_a_storage_is_written(kind: str, safely: bool, tmp_path: Path) -> None:
+    tree = _far()[kind]
+    written(tree, tmp_path / "x.pt")
+    found = torch.load(tmp_path / "x.pt", weights_only=safely)
+    assert [told(tensor.to_dense(), {}) for tensor in found] == [told(tensor.to_dense(), {}) for tensor in tree]
+    assert [entry.shape for entry in describe_file(str(tmp_path / "x.pt")).tensors]
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("left", [0, 40])
+@pytest.mark.parametrize("background", [False, True])
+def test_freed_memory_is_refused_and_not_read(suffix: str, left: int, background: bool, tmp_path: Path) -> None:
+    tensor = torch.ones(1000)
+    tensor.untyped_storage().resize_(left)
+    with pytest.raises(UsageError, match=rf"float32 \[1000\]: its storage has {left} bytes"):
+        unmoor.save(tmp_path / f"x{suffix}", model={"w": tensor}, rng=False, background=background)
+    assert list(tmp_path.iterdir()) == []

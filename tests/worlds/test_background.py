@@ -214,6 +214,9 @@ def test_ranks_train_while_they_write(world):
     for rank in ranks:
         assert rank["while"] == (False, f"saving {root / 'run'} in the background", False)
         assert "is still being saved" in rank["refused"]
+        told = f"{root / 'other'} was not saved: {root / 'run'} was still being saved in the background (skipped)"
+        assert rank["skipped"] == (True, told)
+        assert rank["skipped for one"] == (True, "own.pt was still being saved in the background (skipped)")
         assert rank["receipt"][0] == "Receipt"
         assert rank["receipt"][1] == ranks[0]["receipt"][1]
     other, whole = build(LAYOUTS["plain"], 0, seed=3), torch.load(root / "whole.pt", weights_only=False)

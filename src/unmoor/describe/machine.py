@@ -63,8 +63,9 @@ class Machine:
     one step, while the memo is a list whose entries were never replaced.
     """
 
-    __slots__ = ("allowance", "builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "notes", "path",
-                 "persistent", "phrases", "pos", "protocol", "rules", "size", "stack", "twins", "where")  # fmt: skip
+    __slots__ = ("allowance", "builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "notes",
+                 "path", "persistent", "phrases", "pos", "protocol", "rules", "size", "stack", "twins",
+                 "where")  # fmt: skip
 
     def __init__(
         self,

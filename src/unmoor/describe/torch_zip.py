@@ -104,8 +104,7 @@ def read_again(data: bytes, storages: Mapping[str, Storage] | None, *, before: s
     """
     made: dict[str, Storage] = {}
 
-    def storage(machine: Machine, pid: Any) -> Storage:
-        dtype, key, tag, numel = storage_parts(machine, pid, _PID_FIELDS)
+    def stored(machine: Machine, dtype: str, key: str, tag: str, numel: int) -> Storage:
         known = made.get(key)
         if known is None:
             nbytes = numel * DTYPES[dtype].itemsize
@@ -118,7 +117,10 @@ def read_again(data: bytes, storages: Mapping[str, Storage] | None, *, before: s
             raise machine.corrupt(f"puts storage {key} on two devices")
         return known
 
-    return read_pickle(data, path=path, where=where, persistent=storage).value
+    def storage(machine: Machine, pid: Any) -> Storage:
+        return stored(machine, *storage_parts(machine, pid, _PID_FIELDS))
+
+    return read_pickle(data, path=path, where=where, persistent=storage, stored=stored).value
 
 
 def _prefix(reader: Reader, archive: Archive) -> str:

@@ -20,6 +20,7 @@ from . import crew
 from .checksums import combine, crc32
 from .fetching import chunks, copy, gather
 from .sinks import Blob, Buffers, Ring
+from .writeback import begin_writeback
 from .zipping import ALIGNMENT, ZIP64_FROM, Member, descriptor, directory, local_header, place
 
 __all__ = [
@@ -215,6 +216,9 @@ class _Writer(Protocol):
     def some(self, offset: int, data: memoryview) -> int:
         """Write a beginning of `data` at `offset`; the number of bytes written."""
 
+    def begin_writeback(self, offset: int, nbytes: int) -> None:
+        """Have the system begin to bring these bytes to the disk."""
+
 
 class _PositionWriter:
     """Writes with pwrite: no cursor, no lock."""
@@ -224,6 +228,9 @@ class _PositionWriter:
 
     def some(self, offset: int, data: memoryview) -> int:
         return os.pwrite(self.handle, data, self.base + offset)
+
+    def begin_writeback(self, offset: int, nbytes: int) -> None:
+        begin_writeback(self.handle, self.base + offset, nbytes)
 
 
 class _SeekWriter:
@@ -236,6 +243,9 @@ class _SeekWriter:
         with self._lock:
             os.lseek(self.handle, self.base + offset, os.SEEK_SET)
             return os.write(self.handle, data)
+
+    def begin_writeback(self, offset: int, nbytes: int) -> None:
+        """Nothing: the portable way has none."""
 
 
 def _write_all(writer: _Writer, offset: int, data: bytes | memoryview) -> None:
@@ -349,6 +359,7 @@ class _Writing:
             crc = self.crcs[bundle.first + index] = crc32(chunk)
             pieces += local_header(member, crc), chunk, descriptor(member, crc)
         _write_all(self.out, origin, b"".join(pieces))
+        self.out.begin_writeback(origin, members[-1].end - origin)
         self.meter.advance(sum(map(len, data)))
 
     def _write_part(self, part: _Part, ring: Ring) -> None:
@@ -359,6 +370,7 @@ class _Writing:
             _write_all(self.out, member.data + position, chunk)
             position += len(chunk)
         self._count(part, crc)
+        self.out.begin_writeback(member.data + part.start, part.end - part.start)
         self.meter.advance(part.end - part.start)
 
     def _count(self, part: _Part, crc: int) -> None:

@@ -94,8 +94,6 @@ class Cleaner:
             return self._remember(value, seen)
         if isinstance(seen, torch.Tensor):
             return self._remember(value, self._tensor(seen, keys))
-        if isinstance(value, TensorNode | CompositeTensor):
-            return self._remember(value, self._stored(value, keys))
         if kind in (dict, OrderedDict, Counter, defaultdict):
             return self._mapping(value, keys)
         if kind is list:
@@ -178,6 +176,8 @@ class Cleaner:
     def _other(self, value: Any, keys: tuple[Any, ...]) -> Any:
         if isinstance(value, _TORCH_LEAVES):
             return value
+        if isinstance(value, TensorNode | CompositeTensor):
+            return self._stored(value, keys)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.ndarray):
             return self._array(value, keys)

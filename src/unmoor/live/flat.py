@@ -21,6 +21,7 @@ from .content import Content
 from .layouts import layout_of
 from .pinned import host_memory
 from .rings import fetch
+from .windows import storage_ranges
 
 __all__ = ["DenseBlob", "Flat", "flatten"]
 
@@ -42,6 +43,7 @@ class Flat:
 
 def flatten(content: Content, path: str) -> Flat:
     """The tensors of one module, or of a flat mapping. Raises UsageError naming all that safetensors cannot hold."""
+    storage_ranges(content.tensors.values())  # refuses tensors whose memory was freed
     role, faults = _one_role(content)
     state = content.tree if not content.roles else content.tree.get(role, {})
     flat = Flat(role or "extra")

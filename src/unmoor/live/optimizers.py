@@ -109,8 +109,7 @@ def target_optimizer(
         given = group.get("param_names") or ()
         given = given if len(given) == len(seats) else [""] * len(seats)
         params = tuple(
-            _target_param(f"{label}/{g}/{i}", live, s, names.get(s.key) or given[i])
-            for i, s in enumerate(seats)
+            _target_param(f"{label}/{g}/{i}", live, s, names.get(s.key) or given[i]) for i, s in enumerate(seats)
         )
         options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
         groups.append(TargetGroup(options=options, params=params))

@@ -29,7 +29,10 @@ _PUTS: Final = [pickle.BINPUT + bytes([index]) for index in range(256)]
 _TEXTS: Final = [pickle.BINUNICODE + _UINT32.pack(length) for length in range(20)]
 
 
-class TreePickler(pickle._Pickler):
+_Python: Any = pickle._Pickler  # the one in C has no place for opcodes of one's own
+
+
+class TreePickler(_Python):  # type: ignore[misc]
     """Pickles one tree whose tensors `windows` has seen. `used` are the storages met, in the order of their keys."""
 
     def __init__(self, windows: Windows) -> None:
@@ -97,7 +100,7 @@ class TreePickler(pickle._Pickler):
         """A plain tensor by its window into the written range; any other as torch does."""
         window = self._windows.known.get(id(tensor)) or self._windows.of(tensor)
         if window is None:
-            self.save_reduce(*tensor.__reduce_ex__(2), obj=tensor)
+            self.save_reduce(*self._reduced(tensor), obj=tensor)
             return
         entry, offset, shape, stride, dtype = window
         key, nbytes, itemsize = entry.key or self._use(entry), entry.end - entry.start, dtype.itemsize
@@ -115,8 +118,17 @@ class TreePickler(pickle._Pickler):
         index = len(self.memo)
         self.memo[id(tensor)] = index, tensor
         put = _PUTS[index] if index <= 0xFF else pickle.LONG_BINPUT + _UINT32.pack(index)
-        parts = (head, _TEXTS[len(key)], key.encode(), place, _number(nbytes // unit), _STORED, _number(offset), tail, put)
-        self.write(b"".join(parts))
+        named, sized = _TEXTS[len(key)] + key.encode(), _number(nbytes // unit) + _STORED
+        self.write(b"".join((head, named, place, sized, _number(offset), tail, put)))
+
+    def _reduced(self, tensor: torch.Tensor) -> Any:
+        """What torch makes of a tensor; over a storage of several dtypes with one of its own, as plain tensors have."""
+        reduced = tensor.__reduce_ex__(2)  # type: ignore[no-untyped-call]
+        rebuild, (storage, *rest) = reduced[0], reduced[1]
+        if rebuild is not torch._utils._rebuild_tensor_v2 or not self._windows.whole(storage._untyped_storage).mixed:
+            return reduced
+        window, metadata = rest[:5], rest[5:]
+        return torch._utils._rebuild_tensor_v3, (storage._untyped_storage, *window, tensor.dtype, *metadata)
 
     def _template(
         self,
@@ -148,7 +160,7 @@ class TreePickler(pickle._Pickler):
         self._heads[kind, location] = self._opcodes(objects), self._opcodes((location,))
         return first
 
-    def _tail(self, shape: Any, stride: Any, requires_grad: bool, dtype: torch.dtype | None) -> bytes:  # noqa: FBT001 - a field of the tensor
+    def _tail(self, shape: Any, stride: Any, requires_grad: Any, dtype: torch.dtype | None) -> bytes:
         """The opcodes behind the offset of a tensor, up to the call that rebuilds it."""
         known = self._tails.get((shape, stride, requires_grad, dtype))
         if known is not None:
@@ -190,12 +202,14 @@ class TreePickler(pickle._Pickler):
         if not entry.key:
             entry.key = str(len(self.used))
             device = entry.storage.device
-            entry.location = self._locations.get(device) or self._locations.setdefault(device, location_tag(entry.storage))
+            if device not in self._locations:
+                self._locations[device] = location_tag(entry.storage)
+            entry.location = self._locations[device]
             self.used.append(entry)
         return entry.key
 
     dispatch: ClassVar[dict[Any, Callable[[Any, Any], None]]] = {
-        **pickle._Pickler.dispatch,
+        **_Python.dispatch,
         dict: _mapping,
         OrderedDict: _mapping,
         list: _list,
@@ -222,6 +236,7 @@ _MARK: Final = _Opcodes(pickle.MARK)
 _NO_HOOKS: Final = _Opcodes(pickle.EMPTY_TUPLE + pickle.REDUCE)
 _CALLED: Final = _Opcodes(pickle.TUPLE + pickle.REDUCE)
 _STORED: Final = pickle.TUPLE + pickle.BINPERSID
+
 
 def _batches(items: Any) -> Iterator[list[Any]]:
     """The items in runs of as many as Python's pickler puts behind one mark."""

@@ -97,6 +97,6 @@ class StorageRef:
 @collector_paused()
 def pickle_tree(tree: Any, tensors: Iterable[torch.Tensor]) -> tuple[bytes, dict[str, StorageBlob]]:
     """The pickle of `tree`, and key -> blob of every storage in it. `tensors` are all tensors of the tree."""
-    pickler = TreePickler(Windows(tensors))
+    pickler = TreePickler(Windows(tensors, parts=True))
     pickled = pickler.pickled(tree)
     return pickled, {e.key: StorageBlob(e.storage, e.start, e.end - e.start) for e in pickler.used}

@@ -47,4 +47,4 @@ def _turn(number: int) -> torch.Tensor:
 
 def _drawn(shape: tuple[int, ...], seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 2, shape, generator=generator).double() * 2 - 1
+    return torch.randint(0, 2, shape, generator=generator, device="cpu").double() * 2 - 1

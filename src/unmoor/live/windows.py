@@ -10,12 +10,16 @@ from typing import Any
 
 import torch
 
+from unmoor.errors import UsageError
+
+from .layouts import dtype_name, strided_parts
+
 __all__ = ["Range", "Window", "Windows", "storage_ranges"]
 
 _ALIGN = 16
 
 Window = tuple["Range", int, tuple[int, ...], tuple[int, ...], torch.dtype]
-"""A plain tensor in the bytes that are written: the storage, offset in the storage, shape, strides (elements), dtype."""
+"""A plain tensor in what is written: its storage, offset in the whole storage, shape, strides (in elements), dtype."""
 
 
 class Range:
@@ -33,25 +37,35 @@ class Range:
 
 
 def storage_ranges(tensors: Iterable[torch.Tensor]) -> dict[int, Range]:
-    """Storage -> the bytes of it that plain tensors reach, from a multiple of the largest element size on."""
+    """Storage -> the bytes of it that plain tensors reach, from a multiple of the largest element size on.
+
+    Raises UsageError as `Windows` does.
+    """
     return Windows(tensors).ranges
 
 
 class Windows:
     """The windows of all tensors of a tree, each looked at once.
 
-    `ranges` goes by identity of the storage, `known` by that of the tensor.
+    `ranges` goes by identity of the storage, `known` by that of the tensor. With `parts` the tensors are seen of which
+    others (sparse, nested) are made, too. Raises UsageError for tensors that reach past the memory they have.
     """
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+    def __init__(self, tensors: Iterable[torch.Tensor], *, parts: bool = False) -> None:
         self.ranges: dict[int, Range] = {}
         self._wholes: dict[int, Range] = {}
         self.known: dict[int, Window] = {}
         self._layouts: dict[Any, tuple[tuple[int, ...], tuple[int, ...], int]] = {}
-        lazy = self._look(tensors)
+        others: list[torch.Tensor] = []
+        lazy = self._look(tensors, others)
+        self._parts = [part for tensor in others for part in strided_parts(tensor).values()] if parts else []
+        lazy |= self._look(self._parts, [])
         for identity, entry in self.ranges.items():
+            nbytes = entry.storage.nbytes()
+            if entry.end > nbytes:
+                self._refuse_freed()
             entry.start = 0 if identity in lazy else entry.start - entry.start % _ALIGN
-            entry.end = entry.storage.nbytes() if identity in lazy else entry.end
+            entry.end = nbytes if identity in lazy else entry.end
 
     def of(self, tensor: torch.Tensor) -> Window | None:
         """The window of a tensor; None for one that is more than a window, and goes torch's own way."""
@@ -63,7 +77,7 @@ class Windows:
         storage = tensor.untyped_storage()
         entry = self.ranges.get(storage._cdata) or self.whole(storage)
         shape, stride, _ = self._layout(tensor)
-        return entry, tensor.storage_offset(), shape, stride, tensor.dtype
+        return entry, int(tensor.storage_offset()), shape, stride, tensor.dtype
 
     def whole(self, storage: torch.UntypedStorage) -> Range:
         """All bytes of a storage: the range that tensors reach, where that is all."""
@@ -72,17 +86,25 @@ class Windows:
             known = self._wholes.setdefault(storage._cdata, Range(storage, 0, storage.nbytes()))
         return known
 
-    def _look(self, tensors: Iterable[torch.Tensor]) -> set[int]:
-        """Fill the tables; the storages that lazy conjugates and negations look into, which need them whole."""
+    def _look(self, tensors: Iterable[torch.Tensor], others: list[torch.Tensor]) -> set[int]:
+        """Fill the tables; the storages that lazy conjugates and negations look into, which need them whole.
+
+        `others` gets the tensors that are not numbers in one storage.
+        """
         ranges, windows, layouts, strided = self.ranges, self.known, self._layouts, torch.strided
         lazy: set[int] = set()
         for tensor in tensors:
             if tensor.layout is not strided or id(tensor) in windows or tensor.is_nested or tensor.is_quantized:
+                if id(tensor) not in windows:
+                    others.append(tensor)
                 continue
-            storage, offset, dtype = tensor.untyped_storage(), tensor.storage_offset(), tensor.dtype
+            storage, dtype = tensor.untyped_storage(), tensor.dtype
+            offset: Any = tensor.storage_offset()
             identity, itemsize = storage._cdata, dtype.itemsize
             shape, stride, reach = layouts.get((tensor.size(), tensor.stride())) or self._layout(tensor)
             low = offset * itemsize
+            if not reach:  # it may stand anywhere, past the end of its storage too
+                low = min(low, storage.nbytes())
             high = low + reach * itemsize
             entry = ranges.get(identity)
             if entry is None:
@@ -95,6 +117,19 @@ class Windows:
             else:
                 windows[id(tensor)] = entry, offset, shape, stride, dtype
         return lazy
+
+    def _refuse_freed(self) -> None:
+        raise UsageError(
+            "tensors reach past the memory that they have; nothing was written",
+            details=sorted(
+                {
+                    f"{dtype_name(dtype)} {list(shape)}: its storage has {entry.storage.nbytes():,} bytes"
+                    for entry, _, shape, _, dtype in self.known.values()
+                    if entry.end > entry.storage.nbytes()
+                }
+            )[:20],
+            remedy="Their storages were freed or made smaller (untyped_storage().resize_): bring the values back first.",
+        )
 
     def _layout(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """Shape and strides, one object for all that are equal, and the elements from the first to past the last."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,21 @@ def run(rank: int, world: int, folder: str, place: str, layout: str) -> Any:
         unmoor.save(root / "other", **run.roles, background="refuse")
     except unmoor.UsageError as error:
         found["refused"] = str(error)
+    skipped = unmoor.save(root / "other", **run.roles, background="skip")
+    found["skipped"] = (skipped.skipped, str(skipped))
     gate.set()
     receipt = pending.wait()
     found["receipt"] = (type(receipt).__name__, dict(receipt.counts), pending.done())
     found["text"] = str(pending)
+    with tempfile.TemporaryDirectory() as own:
+        gate.clear()
+        how = {"group": None, "background": True, "progress": held_up}
+        busy = unmoor.save(f"{own}/own.pt", step=1, **how) if rank == 1 else None
+        skipped = unmoor.save(root / "other", **run.roles, background="skip")
+        found["skipped for one"] = (skipped.skipped, str(skipped).rpartition("/")[2])
+        gate.set()
+        if busy is not None:
+            busy.wait()
     after = gather(run)
     if rank == 0:
         torch.save({"before": before, "after": after}, root / "whole.pt")
