@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import unmoor
 from unmoor.describe import describe_file
 from unmoor.errors import UsageError
 from unmoor.execute.archive import torch_records, torch_trailer, write_archive
+from unmoor.live.content import plain_tree
 from unmoor.live.pickling import pickle_tree
+from unmoor.live.snapshots import take
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64)
 UNTYPED = (torch.uint16, torch.float8_e4m3fn)
@@ -158,16 +162,20 @@ def _far() -> dict[str, list[torch.Tensor]]:
     """Tensors that look into one storage in ways that do not show from its plain tensors alone."""
     base, waves = torch.arange(100.0), torch.tensor([1 + 2j, 3 - 1j])
     at, pairs = torch.arange(4), torch.view_as_real(waves)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of invariants, which hold
+        listed = torch.sparse_coo_tensor(at[None], base[50:54], (9,))
+        compressed = torch.sparse_csr_tensor(torch.tensor([0, 4]), at, base[50:54], (1, 9))
     return {
-        "sparse values outside": [base[:4], torch.sparse_coo_tensor(at[None], base[50:54], (9,))],
-        "compressed values outside": [base[:4], torch.sparse_csr_tensor(at[::3] * 4 // 3, at, base[50:54], (1, 9))],
+        "sparse values outside": [base[:4], listed],
+        "compressed values outside": [base[:4], compressed],
         "numbers before conjugates": [pairs, waves.conj()],
         "conjugates before numbers": [waves.conj(), pairs],
         "nothing, far outside": [base[:4], base.as_strided((0, 3), (1, 1), 1 << 40)],
     }
 
 
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated", "ignore:Sparse")
 @pytest.mark.parametrize("kind", _far())
 @pytest.mark.parametrize("safely", [True, False])
 def test_what_looks_far_into_a_storage_is_written(kind: str, safely: bool, tmp_path: Path) -> None:
@@ -187,3 +195,17 @@ def test_freed_memory_is_refused_and_not_read(suffix: str, left: int, background
     with pytest.raises(UsageError, match=rf"float32 \[1000\]: its storage has {left} bytes"):
         unmoor.save(tmp_path / f"x{suffix}", model={"w": tensor}, rng=False, background=background)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrap", [lambda x: (x,), lambda x: {"a": x}, lambda x: OrderedDict(a=x), lambda x: [x]])
+@pytest.mark.parametrize("step", [lambda made: take(made), lambda made: pickle_tree(made.tree, [])])
+def test_a_tree_of_any_depth_is_walked_or_refused(wrap: Any, step: Any) -> None:
+    """Each walk over a tree takes its own share of the stack: none runs out of it unseen."""
+    trees: list[Any] = [None]
+    with pytest.raises(UsageError, match="nested more deeply"):  # noqa: PT012 - the depth differs by what calls it
+        for _ in range(sys.getrecursionlimit()):
+            trees.append(wrap(trees[-1]))
+            plain_tree(trees[-1])
+    for tree in trees[-16:]:
+        with suppress(UsageError):
+            step(plain_tree(tree))

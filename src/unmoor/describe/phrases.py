@@ -128,7 +128,10 @@ class Phrases:
     def _taken(self, m: Machine, pos: int, kind: _Kind, fields: tuple[Any, ...]) -> int:
         memo: Any = m.memo
         first, digits = len(memo), fields[1]
-        if fields[3::2] != tuple(range(first, first + kind.puts)) or not digits.isdigit():
+        puts = kind.puts
+        if fields[3] != first or (puts > 1 and fields[3::2] != tuple(range(first, first + puts))):
+            return 0
+        if not digits.isdigit():
             return 0
         key, like = digits.decode(), kind.node
         m.pos = pos + kind.persistent
@@ -137,7 +140,7 @@ class Phrases:
         node = TensorNode(
             storage, like.offset, like.shape, like.stride, storage.dtype, storage.device, like.requires_grad
         )
-        if kind.puts > 1:
+        if puts > 1:
             memo += kind.remembered
             if kind.keyed:
                 memo[first] = key

@@ -6,8 +6,7 @@ Layout, after torch/serialization.py and caffe2/serialize: `PREFIX/data.pkl`, on
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +15,8 @@ from unmoor.filing import Reader
 from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.finding import Finding
-from unmoor.values.manifests import sound
-from unmoor.values.nodes import Storage
+from unmoor.values.manifests import parsed, sound
+from unmoor.values.nodes import Span, Storage
 from unmoor.values.superseded import RECORD, Superseded, read_record
 from unmoor.values.text import count, listing
 
@@ -25,7 +24,7 @@ from .assemble import Contents, assemble
 from .machine import Machine
 from .reading import MAX_PICKLE, Reading, read_pickle
 from .rebuild import storage_parts
-from .zips import Archive, read_archive, record_bytes
+from .zips import Archive, Record, read_archive, record_bytes
 
 __all__ = ["Saved", "describe_zip", "read_again", "read_saved"]
 
@@ -52,10 +51,12 @@ def describe_zip(reader: Reader, file: str = "") -> Catalog:
     prefix = _prefix(reader, archive)
     script = prefix + _CONSTANTS in archive.records
     source = _Source(reader, archive, prefix, file)
+    odd, records = _findings(archive, prefix), len(archive.records)
+    source.take = archive.records.pop  # each storage is asked for once, and of most records nothing else is wanted
     readings = [source.read(_PICKLE, "data")] + ([source.read(_CONSTANTS, "constants")] if script else [])
     tree = {"data": readings[0].value, "constants": readings[1].value} if script else readings[0].value
     manifest = _manifest(reader, archive, prefix)
-    facts, before = _facts(reader, archive, prefix), _superseded(reader, archive, prefix)
+    facts, before = _facts(reader, archive, prefix, records), _superseded(reader, archive, prefix)
     if archive.interrupted:
         facts["interrupted"] = reader.size - archive.trailing
     if before is not None:
@@ -63,14 +64,16 @@ def describe_zip(reader: Reader, file: str = "") -> Catalog:
     facts |= {"protocol": readings[0].protocol, "byteorder": source.byteorder, "torch_version": _writer(manifest)}
     if prefix + "byteorder" not in archive.records:
         facts["byteorder_assumed"] = True
+    storages, faults = source.storages, source.faults
+    del archive, source
     contents = Contents(
         format="torchscript" if script else "torch-zip",
         tree=tree,
         readings=readings,
         structure=sum(reading.nbytes for reading in readings),
-        storages=source.storages,
-        faults=source.faults,
-        findings=[*_findings(archive, prefix), *_relocated(before)],
+        storages=storages,
+        faults=faults,
+        findings=[*odd, *_relocated(before)],
         manifest=manifest,
         facts=facts,
     )
@@ -162,6 +165,7 @@ class _Source:
 
     def __init__(self, reader: Reader, archive: Archive, prefix: str, file: str, base: int = 0) -> None:
         self.reader, self.records, self.prefix, self.file, self.base = reader, archive.records, prefix, file, base
+        self.take: Callable[[str, None], Record | None] = self.records.get
         self.storages: dict[str, Storage] = {}
         self.faults: dict[str, str] = {}
         self.byteorder = self._byteorder()
@@ -188,24 +192,29 @@ class _Source:
         known = self.storages.get(name)
         if known is None:
             machine.charge(6)
-            known = self._make(name, key, dtype, nbytes, tag)
+            span, crc32 = self._place(name, key, nbytes, tag)
+            known = self.storages[name] = Storage(name, dtype, nbytes, tag, span, crc32, self.byteorder)
         elif known.nbytes != nbytes:
             raise machine.corrupt(f"gives storage {key} two sizes, {known.nbytes:,} and {nbytes:,} bytes")
         return known
 
-    def _make(self, name: str, key: str, dtype: str, nbytes: int, tag: str) -> Storage:
-        record = self.records.get(self.place + key)
-        span, crc32 = (record.span(self.file, self.base), record.crc32) if record is not None else (None, None)
-        if record is None and tag != "meta":
-            self.faults[name] = f"its record {self.folder}/{key} is missing from the archive"
-        elif record is not None and record.nbytes != nbytes:
-            what = f"has {record.nbytes:,} bytes, the pickle says {nbytes:,}"
+    def _place(self, name: str, key: str, nbytes: int, tag: str) -> tuple[Span | None, int | None]:
+        """Where the bytes of a storage lie, and their checksum."""
+        record = self.take(self.place + key, None)
+        if record is None:
+            if tag != "meta":
+                self.faults[name] = f"its record {self.folder}/{key} is missing from the archive"
+            return None, None
+        _, offset, size, stored, crc32, method, _ = record
+        if not method and size == nbytes:
+            return Span(self.base + offset, nbytes, self.file), crc32
+        if size != nbytes:
+            what = f"has {size:,} bytes, the pickle says {nbytes:,}"
             self.faults[name] = f"its record {self.folder}/{key} {what}"
-        elif record is not None and record.nbytes > _MOST_OF_ONE * (record.stored + 1):
-            what = f"says that {record.stored:,} bytes inflate to {record.nbytes:,}, which none do"
+        elif size > _MOST_OF_ONE * (stored + 1):
+            what = f"says that {stored:,} bytes inflate to {size:,}, which none do"
             self.faults[name] = f"its record {self.folder}/{key} {what}"
-        self.storages[name] = storage = Storage(name, dtype, nbytes, tag, span, crc32, self.byteorder)
-        return storage
+        return record.span(self.file, self.base), crc32
 
     def _byteorder(self) -> str:
         record = self.records.get(self.prefix + "byteorder")
@@ -224,7 +233,7 @@ def _manifest(reader: Reader, archive: Archive, prefix: str) -> Mapping[str, Any
     if record is None:
         return None
     try:
-        manifest = json.loads(record_bytes(reader, record, _MAX_MANIFEST))
+        manifest = parsed(record_bytes(reader, record, _MAX_MANIFEST))
     except (ValueError, RecursionError) as fault:
         raise CorruptFile(f"{reader.path}: {record.name} is no JSON: {fault}", path=reader.path) from None
     if type(manifest) is not dict:
@@ -253,12 +262,12 @@ def _writer(manifest: Mapping[str, Any] | None) -> str | None:
     return version if type(version) is str else None
 
 
-def _facts(reader: Reader, archive: Archive, prefix: str) -> dict[str, Any]:
-    """Where things lie in the container. `format_version` is the archive's own, not torch's."""
+def _facts(reader: Reader, archive: Archive, prefix: str, records: int) -> dict[str, Any]:
+    """Where things lie in the container of so many records. `format_version` is the archive's own, not torch's."""
     record = archive.records[prefix + _PICKLE]
     facts: dict[str, Any] = {
         "archive": prefix.removesuffix("/"),
-        "records": len(archive.records),
+        "records": records,
         "data_pkl": None if record.method else (record.offset, record.nbytes),
         "central_directory": (archive.directory.offset, archive.directory.nbytes),
     }

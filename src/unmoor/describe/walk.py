@@ -8,7 +8,7 @@ once, because objects that know each other (modules, graphs) have more paths tha
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +41,10 @@ class Seen(NamedTuple):
     layout: str
 
 
+Make = Callable[[str, tuple[Any, ...], str, Any, str], Any]
+"""What is kept of a tensor, of the fields of `Seen`."""
+
+
 class Found(NamedTuple):
     """One part and the range of `Walked.tensors` that lies in it."""
 
@@ -57,7 +61,7 @@ class Found(NamedTuple):
 class Walked(NamedTuple):
     """All tensors in the order of the tree, the parts, where objects of interest stand, and whether all was seen."""
 
-    tensors: list[Seen]
+    tensors: list[Any]
     parts: list[Found]
     places: dict[int, str]
     complete: bool
@@ -66,13 +70,14 @@ class Walked(NamedTuple):
 class _Frame:
     """One container on the way down. `rest` are the values beside parts so far, None where they are not counted."""
 
-    __slots__ = ("children", "found", "keys", "node", "open", "order", "rest", "role", "start", "text")
+    __slots__ = ("above", "children", "found", "keys", "node", "open", "order", "rest", "role", "start", "text")
 
     def __init__(
-        self, node: Any, keys: tuple[Any, ...], role: str, found: Match | None, start: int, order: int
-    ) -> None:
+        self, node: Any, keys: tuple[Any, ...], role: str, found: Match | None, start: int, order: int,
+        above: _Frame | None,
+    ) -> None:  # fmt: skip
         self.node, self.keys, self.role, self.found = node, keys, role, found
-        self.start, self.order = start, order
+        self.start, self.order, self.above = start, order, above
         self.children = _children(node)
         self.rest: list[Found] | None = [] if not role and _size(node) <= _MAX_EXTRAS else None
         self.open = False
@@ -81,24 +86,27 @@ class _Frame:
     def prefix(self) -> str:
         """What the paths of its values begin with; made on demand, because most containers hold no tensor."""
         if self.text is None:
-            self.text = "".join(f"{_key_text(key)}." for key in self.keys)
+            if self.above is not None and self.above.text is None:
+                self.above.text = _prefix(self.above.keys)
+            known = self.above.text if self.above is not None else None
+            self.text = _prefix(self.keys) if known is None else f"{known}{_key_text(self.keys[-1])}."
         return self.text
 
 
-def walk(tree: Any, *, budget: int, wanted: Collection[int], path: str) -> Walked:
-    """Every tensor and part of `tree`. `wanted` are ids of objects to place.
+def walk(tree: Any, *, budget: int, wanted: Collection[int], path: str, make: Make = Seen) -> Walked:
+    """Every tensor and part of `tree`. `wanted` are ids of objects to place, `make` makes what is kept of a tensor.
 
     `budget` bounds the visits: a value costs one, a container four more, which is less than what pickling it takes.
     """
-    return _Walk(budget, wanted, path).run(tree)
+    return _Walk(budget, wanted, path, make).run(tree)
 
 
 class _Walk:
-    def __init__(self, budget: int, wanted: Collection[int], path: str) -> None:
-        self.budget, self.wanted, self.path = budget, wanted, path
+    def __init__(self, budget: int, wanted: Collection[int], path: str, make: Make) -> None:
+        self.budget, self.wanted, self.path, self.make = budget, wanted, path, make
         self.frames: list[_Frame] = []
         self.entered: set[int] = set()
-        self.tensors: list[Seen] = []
+        self.tensors: list[Any] = []
         self.parts: list[Found] = []
         self.places: dict[int, str] = {}
         self.text = 0
@@ -121,7 +129,8 @@ class _Walk:
             for key, value in frame.children:
                 kind = type(value)
                 if kind is TensorNode and role and value.quantizer is None:
-                    self._seen(frame.prefix() + _key_text(key), (*keys, key), role, value, "strided")
+                    text = frame.text if frame.text is not None else frame.prefix()
+                    self._seen(text + _key_text(key), (*keys, key), role, value, "strided")
                 elif kind in _CONTAINERS:
                     if self.budget >= 0 and id(value) not in self.entered:
                         self._enter(value, key, (*frame.keys, key), frame.role or _unjudged(frame.node, value))
@@ -141,7 +150,9 @@ class _Walk:
             self.places.setdefault(id(node), ".".join(map(_key_text, keys)))
         if found:
             self._open()
-        self.frames.append(_Frame(node, keys, found.role if found else role, found, len(self.tensors), self.order))
+        above = self.frames[-1] if self.frames else None
+        role = found.role if found else role
+        self.frames.append(_Frame(node, keys, role, found, len(self.tensors), self.order, above))
         self.entered.add(id(node))
 
     def _leave(self, frame: _Frame) -> None:
@@ -207,7 +218,7 @@ class _Walk:
         self.text += len(text) + 8 * len(keys)
         if self.text > _MAX_TEXT:
             raise HostileFile(f"{self.path} gives its tensors names of more than {_MAX_TEXT:,} bytes", path=self.path)
-        self.tensors.append(tuple.__new__(Seen, (text, keys, role, node, layout)))
+        self.tensors.append(self.make(text, keys, role, node, layout))
 
 
 def _unjudged(holder: Any, value: Any) -> str:
@@ -230,6 +241,10 @@ def _strided_parts(value: TensorNode | CompositeTensor) -> tuple[str, list[tuple
         return "strided", []
     numbers = zip(("scales", "zero_points"), value.quantizer[1:3], strict=False)
     return "quantized", [(name, part) for name, part in numbers if isinstance(part, TensorNode)]
+
+
+def _prefix(keys: Iterable[Any]) -> str:
+    return "".join([f"{_key_text(key)}." for key in keys])
 
 
 def _key_text(key: Any) -> str:

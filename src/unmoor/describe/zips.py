@@ -7,7 +7,7 @@ Knows nothing of tensors. Reads headers only; data is read where a caller asks f
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from struct import Struct
@@ -28,12 +28,14 @@ _NONE: Final = (0,) * 10
 _FIELD: Final = Struct("<HH")
 _ZIP64: Final = 1
 _WIDE: Final = tuple(Struct(f"<{count}Q") for count in range(4))
+_ALL_WIDE: Final = Struct("<HHQQQ")
 _CENTRAL_SIGNATURE: Final = 0x02014B50
 _LOCAL_SIGNATURE: Final = 0x04034B50
 _MAX_RECORDS: Final = 2_000_000
 _MAX_DIRECTORY: Final = 256 << 20
 _SHORT: Final = 0xFFFF
 _LONG: Final = 0xFFFFFFFF
+_FULL: Final = (_LONG,) * 3
 _STORED: Final = 0
 _DEFLATED: Final = 8
 _ENCRYPTED: Final = 1
@@ -75,7 +77,7 @@ class Archive:
     relocation left that was cut off where `interrupted` says so.
     """
 
-    records: Mapping[str, Record]
+    records: dict[str, Record]
     directory: Span
     trailing: int
     interrupted: bool = False
@@ -214,20 +216,26 @@ def _directory(reader: Reader, end: End, faults: _Faults) -> Iterator[_Entry]:
         after = stop + extra + comment
         wide: Sequence[int] | None = (nbytes, stored, header)
         if nbytes == _LONG or stored == _LONG or header == _LONG:
-            wide = _zip64(raw[stop : stop + extra], (nbytes, stored, header))
+            wide = _zip64(raw, stop, extra, (nbytes, stored, header))
         if signature != _CENTRAL_SIGNATURE or after > size or wide is None:
             faults.add(f"record {number:,} of {end.entries:,} is missing from the central directory")
             return
         nbytes, stored, header = wide
+        if stored == nbytes:
+            stored = nbytes  # one number to keep, not two alike
         yield made(_Entry, (raw[start:stop], flags, method, crc32, stored, nbytes, header))
         at = after
     if at < size:
         faults.add(f"{size - at:,} bytes of the central directory belong to no record")
 
 
-def _zip64(extra: bytes, numbers: tuple[int, int, int]) -> Sequence[int] | None:
+def _zip64(raw: bytes, start: int, length: int, numbers: tuple[int, int, int]) -> Sequence[int] | None:
     """Size, stored size and header, each that is full taken from the ZIP64 field; None where it has too few."""
-    wanted, at = numbers.count(_LONG), 0
+    if numbers == _FULL and length == _ALL_WIDE.size and start + length <= len(raw):
+        kind, inner, nbytes, stored, header = _ALL_WIDE.unpack_from(raw, start)
+        if kind == _ZIP64 and inner == _WIDE[3].size:  # as torch writes it where an archive is large
+            return nbytes, stored, header
+    extra, wanted, at = raw[start : start + length], numbers.count(_LONG), 0
     while at + _FIELD.size <= len(extra):
         kind, length = _FIELD.unpack_from(extra, at)
         at += _FIELD.size
@@ -248,6 +256,7 @@ class _Headers:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.window = bytearray(_PAGE)
+        self.view = memoryview(self.window)
         self.start = self.stop = 0
 
     def read(self, header: int, length: int) -> None:
@@ -256,8 +265,12 @@ class _Headers:
         wanted = max(length, min(2 * len(self.window), _WINDOW) if near else _PAGE)
         if len(self.window) != wanted:
             self.window = bytearray(wanted)
+            self.view = memoryview(self.window)
         self.start, self.stop = header, min(header + wanted, self.reader.size)
-        read_into(self.reader, header, memoryview(self.window)[: self.stop - header])
+        view = self.view[: self.stop - header]
+        done = self.reader.some_into(header, view)
+        if done < len(view):
+            read_into(self.reader, header + done, view[done:])
 
 
 def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:

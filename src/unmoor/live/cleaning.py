@@ -9,6 +9,8 @@ from __future__ import annotations
 import codecs
 import sys
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -27,7 +29,7 @@ from .shards import is_ordinary, whole
 if TYPE_CHECKING:
     from .content import Content
 
-__all__ = ["Cleaner"]
+__all__ = ["Cleaner", "depth_refused"]
 
 _TORCH_LEAVES: Final = (torch.Size, torch.device, torch.dtype)
 
@@ -55,6 +57,18 @@ _PLAIN: Final = (
     "enum.value, str(path)."
 )
 _EMPTY: Final = "Give them memory and values first: model.to_empty(device=...), then restore or initialise it."
+
+
+@contextmanager
+def depth_refused() -> Iterator[None]:
+    """Raise UsageError for a tree that is too deep to be walked."""
+    try:
+        yield
+    except RecursionError:
+        raise UsageError(
+            "the tree is nested more deeply than Python's own pickle can follow; nothing was written",
+            remedy="Save a flatter structure: a list of nodes and the indexes by which they refer to each other.",
+        ) from None
 
 
 class Cleaner:

@@ -25,7 +25,7 @@ from unmoor.values.ranks import RANKS
 
 from . import aside
 from . import rng as rng_streams
-from .cleaning import Cleaner
+from .cleaning import Cleaner, depth_refused
 from .devices import tag
 from .held import Held
 from .layouts import dtype_name, strided_parts
@@ -96,13 +96,8 @@ def plain_tree(tree: Any) -> Content:
     """A tree as given to torch.save, ready to write. Raises UsageError naming every value that would need code."""
     content = Content(tree=None)
     cleaner = Cleaner(content)
-    try:
+    with depth_refused():
         content.tree = cleaner.clean(tree, ())
-    except RecursionError:
-        raise UsageError(
-            "the tree is nested more deeply than Python's own pickle can follow; nothing was written",
-            remedy="Save a flatter structure: a list of nodes and the indexes by which they refer to each other.",
-        ) from None
     cleaner.complain()
     return content
 

@@ -16,6 +16,7 @@ import torch
 
 from unmoor.values.pausing import collector_paused
 
+from .cleaning import depth_refused
 from .pickler import TreePickler
 from .rings import fetch, pieces
 from .windows import Windows, storage_ranges
@@ -98,5 +99,6 @@ class StorageRef:
 def pickle_tree(tree: Any, tensors: Iterable[torch.Tensor]) -> tuple[bytes, dict[str, StorageBlob]]:
     """The pickle of `tree`, and key -> blob of every storage in it. `tensors` are all tensors of the tree."""
     pickler = TreePickler(Windows(tensors, parts=True))
-    pickled = pickler.pickled(tree)
+    with depth_refused():  # the pickler takes more of the stack than those before it
+        pickled = pickler.pickled(tree)
     return pickled, {e.key: StorageBlob(e.storage, e.start, e.end - e.start) for e in pickler.used}

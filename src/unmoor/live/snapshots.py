@@ -12,6 +12,7 @@ import torch
 
 from unmoor.values.text import count, format_bytes
 
+from .cleaning import depth_refused
 from .content import Content
 from .held import Held
 from .pickling import StorageBlob
@@ -43,7 +44,8 @@ def take(content: Content, loan: Loan | None = None) -> Snapshot:
     Tensors that share memory go on sharing it.
     """
     copier = _Copier(content.tensors.values(), content.held.values(), loan or apart())
-    tree = copier.tree(content.tree)
+    with depth_refused():
+        tree = copier.tree(content.tree)
     tensors = {keys: copier.tensor(tensor) for keys, tensor in content.tensors.items()}
     held = {keys: copier.held(value) for keys, value in content.held.items()}
     return Snapshot(replace(content, tree=tree, tensors=tensors, held=held, copied=True))

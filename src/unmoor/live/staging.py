@@ -19,6 +19,9 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 
+from unmoor.errors import SaveError
+from unmoor.values.text import format_bytes
+
 from .pickling import StorageBlob
 from .rings import bring
 from .survey import members
@@ -50,18 +53,34 @@ class Arena:
             return
         nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._memory, self.nbytes = None, 0
-        if self.handle is not None:
-            os.ftruncate(self.handle, nbytes)
-            self._memory = mmap.mmap(self.handle, nbytes)
-        else:
-            self._memory = mmap.mmap(-1, nbytes)
-            with suppress(AttributeError, OSError):
-                self._memory.madvise(mmap.MADV_HUGEPAGE)
+        try:
+            self._memory = self._mapped(nbytes)
+        except OSError as error:
+            raise SaveError(
+                f"the state was not copied: that takes {format_bytes(nbytes)}, and the system says: {error.strerror}",
+                remedy="Save with background=False, which copies nothing.",
+                errno=error.errno,
+            ) from error
         self.nbytes = nbytes
 
     def view(self) -> memoryview:
         """All of it."""
         return memoryview(b"") if self._memory is None else memoryview(self._memory)
+
+    def _mapped(self, nbytes: int) -> mmap.mmap:
+        if self.handle is not None:
+            with suppress(OSError):  # what limits files limits this one
+                os.ftruncate(self.handle, nbytes)
+                return mmap.mmap(self.handle, nbytes)
+            os.close(self.handle)
+            self.handle = None
+        private = getattr(mmap, "MAP_PRIVATE", None)
+        if private is None:
+            return mmap.mmap(-1, nbytes)
+        made = mmap.mmap(-1, nbytes, flags=private | mmap.MAP_ANONYMOUS)  # shared memory has no huge pages
+        with suppress(AttributeError, OSError):
+            made.madvise(mmap.MADV_HUGEPAGE)
+        return made
 
     def __del__(self) -> None:
         if self.handle is not None:
@@ -121,14 +140,20 @@ def apart() -> Loan:
     return Loan(Arena(shared=False), None)
 
 
+_BY_IDENTITY: Final[Any] = object.__hash__
+
+
 def owner_of(roles: Mapping[str, Any]) -> Any:
-    """The first live object of a run that can own memory; None where there is none."""
+    """The first live object of a run that can own memory; None where there is none.
+
+    What is equal to another object, or may be to another later, would not find its memory again.
+    """
     for role, value in roles.items():
         for _, _, item in members(role, value):
             with suppress(TypeError):
                 ref(item)
-                hash(item)
-                return item
+                if type(item).__hash__ is _BY_IDENTITY:
+                    return item
     return None
 
 

@@ -128,7 +128,7 @@ class Windows:
                     if entry.end > entry.storage.nbytes()
                 }
             )[:20],
-            remedy="Their storages were freed or made smaller (untyped_storage().resize_): bring the values back first.",
+            remedy="Their storages were freed or made smaller (storage.resize_): bring their values back first.",
         )
 
     def _layout(self, tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -5,10 +5,12 @@ Anyone may have edited it. A claim of another form counts for nothing, so that n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-__all__ = ["BY_STRUCTURE", "MANIFEST", "UNORDERED", "sound"]
+__all__ = ["BY_STRUCTURE", "MANIFEST", "UNORDERED", "Rows", "parsed", "sound"]
 
 MANIFEST: Final = "unmoor/manifest.json"
 """The record below the top folder of an archive that holds it."""
@@ -19,7 +21,66 @@ BY_STRUCTURE: Final = "structure"
 UNORDERED: Final = "unordered"
 """Where a manifest keeps the key paths of models whose names stand in no order that a model had."""
 
+_STORAGES: Final = "storages"
+_MARK: Final = b',"storages":{'
+_NUMBER: Final = rb"(?:0|[1-9][0-9]{0,18})"
+_ROW: Final = rb'"[\w./@-]{1,99}":\[' + _NUMBER + b"," + _NUMBER + b",(?:" + _NUMBER + rb"|null)\]"
+_SOME_ROWS: Final = re.compile(b"(?:" + _ROW + b",){0,999}" + _ROW)
+_FEW: Final = 1 << 16
 _TEXTS: Final = ("names", "wrappers", "devices")
+
+
+class Rows(Mapping[str, Any]):
+    """What a manifest says of each storage: nearly all of its text, parsed when it is asked for."""
+
+    __slots__ = ("_parsed", "_text")
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._parsed: dict[str, Any] | None = None
+
+    def _rows(self) -> dict[str, Any]:
+        if self._parsed is None:
+            self._parsed = json.loads(self._text)
+        return self._parsed
+
+    def __getitem__(self, key: str) -> Any:
+        return self._rows()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows())
+
+    def __len__(self) -> int:
+        return len(self._rows())
+
+    def __repr__(self) -> str:
+        return repr(self._rows())
+
+
+def parsed(text: bytes) -> Any:
+    """The JSON of a manifest; of a large one in the form of unmoor.save, the storages are `Rows`.
+
+    >>> parsed(b'{"manifest":1,"storages":{"0":[64,8,123]}}')
+    {'manifest': 1, 'storages': {'0': [64, 8, 123]}}
+    """
+    start = text.rfind(_MARK)
+    if start < 0 or len(text) - start < _FEW or not _are_rows(text, start + len(_MARK)):
+        return json.loads(text)
+    try:
+        head = json.loads(text[:start] + b"}")  # an object of its own only where the storages are its last value
+    except ValueError:
+        return json.loads(text)
+    return {**head, _STORAGES: Rows(text[start + len(_MARK) - 1 : -1])}
+
+
+def _are_rows(text: bytes, at: int) -> bool:
+    """Whether the text ends with rows of storages, from `at` on, and what closes them and the manifest."""
+    while (found := _SOME_ROWS.match(text, at)) is not None:
+        at = found.end()
+        if text[at : at + 1] != b",":
+            return text[at:] == b"}}"
+        at += 1
+    return False
 
 
 def sound(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Saves that go on in the background: one at a time, and none whose failure goes unsaid.
+"""Saves that go on in the background: one at a time, unless threads begin them at once; no failure goes unsaid.
 
 The call after it waits for it, and raises what it failed with unless `wait` has; if there is no such call, it is told
 when the interpreter exits, as an error of a thread is.
@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 from unmoor.errors import SaveError, UnmoorError, UsageError
 from unmoor.values.report import Receipt
@@ -43,8 +43,12 @@ class Pending:
     def wait(self) -> Receipt:
         """Wait until it has ended; its receipt, which says so if it was skipped.
 
-        Raises SaveError, or what else it failed with.
+        Raises SaveError, or what else it failed with; UsageError in a process that was forked from the run meanwhile.
         """
+        if not self.done() and self._process != os.getpid():
+            raise UsageError(
+                f"{self.path} is saved by the process from which this one was forked", remedy="Wait for it there."
+            )
         error = self._result.exception()
         self._told = True
         if error is not None:
@@ -80,12 +84,20 @@ class Pending:
 
 
 def run_behind(path: str, work: Callable[[], Receipt]) -> Pending:
-    """Do `work`, a save to `path`, in a thread. The interpreter does not exit before it has ended."""
-    pending = _begun(path)
+    """Do `work`, a save to `path`, in a thread. The interpreter does not exit before it has ended.
+
+    Raises SaveError where no thread can be started, as when the interpreter is about to exit.
+    """
+    pending = Pending(path)
     pool = ThreadPoolExecutor(1, thread_name_prefix="unmoor-save")
-    pool.submit(pending.end, work, lambda error: error)
+    try:
+        pool.submit(pending.end, work, lambda error: error)
+    except RuntimeError as error:
+        raise SaveError(
+            f"{path} was not saved: {error}", remedy="Save with background=False, which needs no thread.", path=path
+        ) from error
     pool.shutdown(wait=False)
-    return pending
+    return _begun(pending)
 
 
 def adopt(
@@ -95,7 +107,7 @@ def adopt(
     failed: Callable[[BaseException], BaseException],
 ) -> Pending:
     """The save that a future of another engine is: `receipt` and `failed` make ours of its result or its error."""
-    pending = _begun(path)
+    pending = _begun(Pending(path))
     future.add_done_callback(lambda ended: pending.end(lambda: receipt(ended.result()), failed))
     return pending
 
@@ -118,46 +130,52 @@ def finish_earlier(mode: Any, now: str) -> str:
     """
     if mode not in MODES:
         raise UsageError(f"background={mode!r} is none of {', '.join(map(repr, MODES))}")
-    pending = _last[-1] if _last else None
-    if pending is None or pending._process != os.getpid():  # a forked process has none of its parent's threads
-        return ""
-    if mode == "skip" and not pending.done():
-        return pending.path
-    if mode == "refuse" and not pending.done():
-        raise UsageError(
-            f"{pending.path} is still being saved in the background",
-            remedy='Wait for it: pending.wait(), or background="wait".',
-            path=pending.path,
-        )
-    pending._result.exception()
-    error = pending.untold()
-    if error is not None:
-        raise _retold(error, pending.path, now) from error
+    for pending in _open():
+        if mode == "skip" and not pending.done():
+            return pending.path
+        if mode == "refuse" and not pending.done():
+            raise UsageError(
+                f"{pending.path} is still being saved in the background",
+                remedy='Wait for it: pending.wait(), or background="wait".',
+                path=pending.path,
+            )
+        pending._result.exception()
+        error = pending.untold()
+        if error is not None:
+            raise _retold(error, pending.path, now) from error
     return ""
 
 
 def _retold(error: BaseException, path: str, now: str) -> UnmoorError:
     line = f"that was the save in the background, told now: {now} was not begun"
     if isinstance(error, UnmoorError):
-        return type(error)(error.headline, details=(*error.details, line), remedy=error.remedy, path=error.path)
+        own = {"errno": error.errno} if isinstance(error, SaveError) else {}
+        return type(error)(error.headline, details=(*error.details, line), remedy=error.remedy, path=error.path, **own)
     return SaveError(f"{path} was not saved: {type(error).__name__}: {error}", details=(line,), path=path)
 
 
 _last: list[Pending] = []
-"""The save in the background that was begun last, if there is one."""
+"""The save in the background that was begun last, and those before it of which nobody knows how they ended."""
+_lock: Final = threading.Lock()
 
 
-def _begun(path: str) -> Pending:
-    if not _last:
-        atexit.register(_tell_at_exit)
-    pending = Pending(path)
-    _last[:] = [pending]
+def _begun(pending: Pending) -> Pending:
+    with _lock:
+        if not _last:
+            atexit.register(_tell_at_exit)
+        _last[:] = [*_open(), pending]
     return pending
+
+
+def _open() -> list[Pending]:
+    """What this process may still write, or has yet to tell. A forked one has none of its parent's threads."""
+    return [pending for pending in _last if pending._process == os.getpid() and not pending._told]
 
 
 def _tell_at_exit() -> None:
     """Say what nobody was told, as Python does for an error that ends a thread."""
-    error = _last[-1].untold() if _last else None
-    if error is not None:
-        thread = threading.Thread(name=f"background save of {_last[-1].path}")
-        threading.excepthook(threading.ExceptHookArgs([type(error), error, error.__traceback__, thread]))
+    for pending in _open():
+        error = pending.untold()
+        if error is not None:
+            thread = threading.Thread(name=f"background save of {pending.path}")
+            threading.excepthook(threading.ExceptHookArgs([type(error), error, error.__traceback__, thread]))

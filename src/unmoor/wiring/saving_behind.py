@@ -48,6 +48,7 @@ def save_behind(meeting: Meeting, path: str, content: Content, *, owner: Any, ti
     `owner` is the live object to which the memory of the copies belongs, None for that of this save alone. Raises what
     makes a save impossible and can be known before it is written.
     """
+    said, path = path, _from_here(path)
     if meeting.size == 1 and not content.copied and not path.lower().endswith(SUFFIX):
         return _alone(path, content, lend(owner, shared=True), how)
     loan = lend(owner)
@@ -59,7 +60,7 @@ def save_behind(meeting: Meeting, path: str, content: Content, *, owner: Any, ti
     if meeting.size == 1:
         work = partial(write_content, path, kept, **how)
     else:
-        work = partial(_together, meeting.group, timeout, path, kept, how)
+        work = partial(_together, meeting.group, timeout, said, path, kept, how)
     return run_behind(path, partial(_then_end, loan, nbytes, work))
 
 
@@ -80,7 +81,7 @@ def _alone(path: str, content: Content, loan: Loan, how: dict[str, Any]) -> Pend
     sizes = [(key, blob.nbytes) for key, blob in blobs.items()]
     rows = zip(sizes, staging.starts, strict=True)
     copies = [(key, nbytes, Staged(staging.memory, start, nbytes)) for (key, nbytes), start in rows]
-    work = partial(_write, replace(draft, storages=copies), staging, loan, folder=_here(), **how)
+    work = partial(_write, replace(draft, storages=copies), staging, loan, **how)
     said = receipt_of(path, content, 0, 0.0)
 
     def receipt() -> Receipt:
@@ -90,31 +91,30 @@ def _alone(path: str, content: Content, loan: Loan, how: dict[str, Any]) -> Pend
     return run_behind(path, receipt)
 
 
-def _write(draft: Draft, staging: Staging, loan: Loan, folder: str, **how: Any) -> int:
+def _write(draft: Draft, staging: Staging, loan: Loan, **how: Any) -> int:
     """What the thread does: what is small itself, in less time than a process takes to start."""
     try:
         if len(draft.storages) <= _FEW and sum(nbytes for _, nbytes, _ in draft.storages) <= _SMALL:
             return write_draft(draft, **how)
         step_back()
-        return write_apart(draft, Shared(staging.handle, staging.starts), folder=folder, **how)
+        return write_apart(draft, Shared(staging.handle, staging.starts), **how)
     finally:
         with suppress(BufferError):
             staging.memory.release()
         loan.end()
 
 
-def _here() -> str:
-    """Where a relative path begins; "" where that folder is gone."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
+def _from_here(path: str) -> str:
+    """A path that means the same wherever the run goes meanwhile; as it is where the folder it begins at is gone."""
+    with suppress(OSError):
+        return os.path.join(os.getcwd(), path) if path else path
+    return path
 
 
-def _together(group: Any, timeout: float, path: str, content: Content, how: Any) -> Receipt:
-    """What the thread of each rank does."""
+def _together(group: Any, timeout: float, said: str, path: str, content: Content, how: Any) -> Receipt:
+    """What the thread of each rank does. The path as it was given is the same on all, where it begins need not be."""
     with meet("save", group, timeout, channel="background") as meeting:
-        meeting.agree({"path": path})
+        meeting.agree({"path": said})
         return save_world(meeting, path, content, **how)
 
 

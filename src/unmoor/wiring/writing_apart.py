@@ -34,9 +34,14 @@ LENGTH: Final = Struct("<Q")
 _LOOK: Final = 1000
 """Milliseconds between two looks whether the process is still there."""
 
+_STANDARD: Final = (0, 1, 2)
+"""Files that are a process's input, output and errors, whatever they are here: a daemon may have closed its own."""
+
 _START: Final = (
-    "import sys; sys.path[:] = {path!r}; from unmoor.wiring.writing_child import main; main({parent}, {file})"
+    "import sys; sys.path += {path!a}; sys.dont_write_bytecode, sys.pycache_prefix = {bytecode!a}; "
+    "from unmoor.wiring.writing_child import main; main({parent}, {file})"
 )
+"""Python's own modules are found first, as they are in the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +56,17 @@ def write_apart(
     draft: Draft,
     shared: Shared,
     *,
-    folder: str,
     buffer_bytes: int,
     threads: int,
     progress: Callable[[int], None] | None,
 ) -> int:
     """Write a draft as `write_draft` does, in a process of its own if there can be one; the size of the file.
 
-    `folder` is what a relative path begins at. Raises what `write_draft` raises, and SaveError if the process was ended
-    from outside.
+    Raises what `write_draft` raises, and SaveError if the process was ended from outside.
     """
     how: dict[str, Any] = {"buffer_bytes": buffer_bytes, "threads": threads}
     order = _order(draft, shared, how, told=progress is not None)
-    process = None if order is None or shared.handle is None else _started(shared.handle, folder)
+    process = None if order is None or shared.handle is None else _started(shared.handle)
     if process is None or order is None:
         return write_draft(draft, **how, progress=progress)
     with process:
@@ -94,13 +97,16 @@ def _order(draft: Draft, shared: Shared, how: Mapping[str, Any], *, told: bool) 
         return None
 
 
-def _started(handle: int, folder: str) -> subprocess.Popen[bytes] | None:
+def _started(handle: int) -> subprocess.Popen[bytes] | None:
     """The process, which waits for its order; None where none can be started here."""
     name = os.path.basename(sys.executable or "")
+    if handle in _STANDARD:
+        return None
     if not sys.platform.startswith("linux") or getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
         return None
     path = [str(Path(unmoor.__file__).resolve().parents[1]), *(entry for entry in sys.path if isinstance(entry, str))]
-    code = _START.format(path=path, parent=os.getpid(), file=handle)
+    bytecode = (sys.dont_write_bytecode, sys.pycache_prefix)
+    code = _START.format(path=path, bytecode=bytecode, parent=os.getpid(), file=handle)
     try:
         return subprocess.Popen(  # noqa: S603 - this very interpreter, on this very package
             [sys.executable, "-I", "-S", "-c", code],
@@ -108,7 +114,6 @@ def _started(handle: int, folder: str) -> subprocess.Popen[bytes] | None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             pass_fds=(handle,),
-            cwd=folder or None,
         )
     except OSError:
         return None
@@ -156,7 +161,7 @@ class _Writer:
                 with suppress(OSError):
                     pipe.close()
         self._process.wait()
-        if self._hidden and self._process.returncode:
+        if self._hidden:  # how it ended is not known where somebody else has waited for it
             with suppress(OSError):
                 os.unlink(self._hidden)
 

@@ -30,7 +30,7 @@ class _Stopped(BaseException):
 
 def main(parent: int, file: int) -> None:
     """Write what process `parent` orders; the copies lie in the file `file`."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # these are for the run, which decides
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"):  # for the run, which decides
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     _end_with(parent)
     out = os.dup(1)
