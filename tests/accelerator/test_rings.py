@@ -3,6 +3,7 @@
 On `sim` a queued copy runs as late as it may, so each wait that is missing is seen: the last tests leave one out each.
 """
 
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -231,6 +232,21 @@ def test_a_background_save_of_a_device_is_of_one_step(sim: ModuleType, tmp_path:
         _step(model, optimizer, "sim:1")
     pending.wait()
     assert _same(torch.load(tmp_path / "a.pt", map_location="cpu")["model"], right)
+
+
+def test_a_background_save_has_the_device_tags_of_any_other(tmp_path: Path) -> None:
+    """Copies are on the CPU, and what is said of them in the file is not."""
+    model, optimizer = _run(0, "sim:1")
+    _step(model, optimizer, "sim:1")
+    found = []
+    for background in (False, True):
+        saved = unmoor.save(tmp_path / "a.pt", model=model, optimizer=optimizer, rng=False, background=background)
+        if background:
+            saved.wait()
+        with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+            found.append(archive.read("a/data.pkl"))
+    assert found[0] == found[1]
+    assert b"sim:1" in found[0]
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
+import sys
 import threading
 import weakref
 
@@ -10,6 +13,7 @@ import pytest
 import torch
 
 import unmoor
+from unmoor.errors import SaveError
 from unmoor.live import staging
 from unmoor.live.content import plain_tree
 from unmoor.live.snapshots import take
@@ -157,3 +161,48 @@ def test_a_snapshot_has_memory_of_its_own(run, made):
     assert len(made) == 2
     assert same(list(kept.content.tensors.values()), before)
     assert not same(list(other.content.tensors.values()), before)
+
+
+def test_memory_that_the_system_refuses_is_an_error_of_the_save(run, tmp_path, monkeypatch):
+    """It says how to do without, and the next save has all it needs."""
+
+    def no(*_):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    mapped = staging.Arena._mapped
+    monkeypatch.setattr(staging.Arena, "_mapped", no)
+    with pytest.raises(SaveError, match="the state was not copied") as caught:
+        unmoor.save(tmp_path / "run.pt", **run.roles, background=True)
+    monkeypatch.setattr(staging.Arena, "_mapped", mapped)
+    assert caught.value.errno == errno.ENOMEM
+    unmoor.save(tmp_path / "run.pt", **run.roles, background=True).wait()
+    assert same(read(tmp_path / "run.pt"), run.numbers())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="told by /proc")
+@pytest.mark.parametrize(("shared", "how"), [(True, "rw-s"), (False, "rw-p")])
+def test_memory_is_shared_only_where_it_is_to_be(shared, how):
+    """What no other process writes from has huge pages, which shared memory has not, and is no forked process's."""
+    arena = staging.Arena(shared=shared)
+    arena.room(1)
+    place = torch.frombuffer(arena.view(), dtype=torch.uint8).data_ptr()
+    with open("/proc/self/maps") as rows:
+        (found,) = (row.split()[1] for row in rows if _spans(row, place))
+    assert found == how
+
+
+def _spans(row, place):
+    first, _, end = row.split()[0].partition("-")
+    return int(first, 16) <= place < int(end, 16)
+
+
+def test_what_is_equal_to_another_owns_no_memory():
+    """It would not find it again once it has changed."""
+
+    class Counted(torch.nn.Linear):
+        def __hash__(self):
+            return int(self.weight.sum())
+
+    model = Counted(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    assert staging.owner_of({"model": model, "optimizer": optimizer}) is optimizer

@@ -11,11 +11,14 @@ import sys
 import threading
 import zipfile
 
+import numpy as np
 import pytest
 import torch
 
 import unmoor
 from unmoor.errors import SaveError
+from unmoor.live import staging
+from unmoor.wiring import pending as registry
 from unmoor.wiring import saving_behind, writing_apart
 from unmoor.wiring.writing import MANIFEST, Draft
 
@@ -78,6 +81,7 @@ def test_is_the_file_that_a_save_in_the_foreground_writes(way, tmp_path):
         "large": torch.arange(1 << 17),
         "float8": torch.ones(3).to(torch.float8_e4m3fn),
         "parameter": torch.nn.Parameter(torch.ones(2)),
+        "numbers of numpy": {np.int64(3): torch.ones(2), np.float32(0.5): np.ones(2)},
         (1, "key"): [1, 2.5, None, b"", {"deep": torch.ones(1)}],
     }
     (tmp_path / "a").mkdir()
@@ -141,20 +145,31 @@ def test_tells_that_there_is_no_such_folder(way, run, tmp_path):
     assert told[0] == told[1]
 
 
-def test_a_relative_path_begins_where_the_call_was_made(process, run, tmp_path, monkeypatch):
-    """The run may go elsewhere while the file is written."""
+@pytest.mark.parametrize("what", ["run.pt", "run.safetensors", "snapshot.pt"])
+def test_a_relative_path_begins_where_the_call_was_made(way, run, tmp_path, monkeypatch, what):
+    """The run may go elsewhere before the file is begun."""
+    end, gone = registry.Pending.end, threading.Event()
+    monkeypatch.setattr(registry.Pending, "end", lambda *args: gone.wait(60) and end(*args))
     monkeypatch.chdir(tmp_path)
-    gate = Gate()
-    pending = unmoor.save("run.pt", **run.roles, background=True, progress=gate)
-    assert gate.began.wait(60)
+    given = (unmoor.snapshot(model=run.model),) if what.startswith("snapshot") else ()
+    pending = unmoor.save(what, *given, **({} if given else {"model": run.model}), background=True)
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    gate.opened.set()
-    pending.wait()
-    assert same(read(tmp_path / "run.pt"), run.numbers())
+    gone.set()
+    assert pending.wait().path == pending.path == str(tmp_path / what)
+    assert sorted(os.listdir(tmp_path)) == sorted(["other", what])
+    assert not os.listdir(tmp_path / "other")
 
 
-def test_a_process_that_is_killed_is_an_error_of_the_save(process, run, tmp_path):
+@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN], ids=["told how children end", "not told"])
+def ending(request):
+    """How a process that was killed is said to have ended: a run that ignores SIGCHLD is not told."""
+    before = signal.signal(signal.SIGCHLD, request.param)
+    yield "was ended by signal 9" if request.param == signal.SIG_DFL else "ended with code 0"
+    signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_process_that_is_killed_is_an_error_of_the_save(process, run, tmp_path, ending):
     """What it left is cleared away, it is no zombie, and the older file is intact."""
     path, gate = tmp_path / "run.pt", Gate()
     unmoor.save(path, step=1)
@@ -162,11 +177,11 @@ def test_a_process_that_is_killed_is_an_error_of_the_save(process, run, tmp_path
     assert gate.began.wait(60)
     os.kill(process.started[-1].pid, signal.SIGKILL)
     gate.opened.set()
-    with pytest.raises(SaveError, match="the process that wrote it was ended by signal 9"):
+    with pytest.raises(SaveError, match=f"the process that wrote it {ending}"):
         pending.wait()
     assert unmoor.load(path)["step"] == 1
     assert os.listdir(tmp_path) == ["run.pt"]
-    assert process.started[-1].returncode == -signal.SIGKILL
+    assert process.started[-1].returncode is not None
 
 
 def test_signals_that_are_for_the_run_do_not_end_the_process(process, run, tmp_path):
@@ -174,20 +189,37 @@ def test_signals_that_are_for_the_run_do_not_end_the_process(process, run, tmp_p
     gate = Gate()
     pending = unmoor.save(tmp_path / "run.pt", **run.roles, background=True, progress=gate)
     assert gate.began.wait(60)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(process.started[-1].pid, number)
     gate.opened.set()
     pending.wait()
     assert same(read(tmp_path / "run.pt"), run.numbers())
 
 
-@pytest.mark.parametrize("why", ["no process", "not the first message", "frozen", "no file in memory"])
+def _refusing(truncate):
+    """An ftruncate that makes no file of the name "memfd:..." larger."""
+
+    def refusing(handle, nbytes):
+        if "memfd:" in os.readlink(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        truncate(handle, nbytes)
+
+    return refusing
+
+
+@pytest.mark.parametrize(
+    "why", ["no process", "not the first message", "another first", "frozen", "no file in memory", "no room in it"]
+)
 def test_a_thread_writes_where_no_process_can(process, run, tmp_path, monkeypatch, why):
     """The save is the same."""
     if why == "no process":
         monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: fails(OSError(errno.EAGAIN, "no"))(0))
     elif why == "not the first message":
         monkeypatch.setattr(writing_apart, "_START", "raise SystemExit(3)")
+    elif why == "another first":
+        monkeypatch.setattr(writing_apart, "_START", f"import os; os.write(1, b'preloaded'); {writing_apart._START}")
+    elif why == "no room in it":
+        monkeypatch.setattr(staging.os, "ftruncate", _refusing(os.ftruncate))
     elif why == "frozen":
         monkeypatch.setattr(sys, "frozen", True, raising=False)
     else:
@@ -200,6 +232,21 @@ def test_a_thread_writes_where_no_process_can(process, run, tmp_path, monkeypatc
     gate.opened.set()
     pending.wait()
     assert same(read(tmp_path / "run.pt"), before)
+
+
+@pytest.mark.parametrize("handle", [0, 1, 2])
+def test_a_thread_writes_where_the_copies_lie_in_a_standard_file(process, handle):
+    """A daemon has closed its own; in the process the number is that of a pipe."""
+    assert writing_apart._started(handle) is None
+
+
+def test_what_is_named_as_a_module_of_python_is_no_hindrance(process, run, tmp_path, monkeypatch):
+    """The run has imported that before its path had the other."""
+    (tmp_path / "secrets.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    unmoor.save(tmp_path / "run.pt", **run.roles, background=True).wait()
+    assert process.started[-1].returncode == 0
+    assert sorted(os.listdir(tmp_path)) == ["run.pt", "secrets.py"]
 
 
 def test_the_process_starts_without_torch():

@@ -85,6 +85,15 @@ def test_every_role_comes_back(tmp_path):
     assert not [c for c in report.not_restored if c.label != "rng"]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_scripted_modules_come_back(tmp_path):
+    """TorchScript keeps the children of a module in a class of its own, which is no dict."""
+    saved, live = (torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))) for _ in range(2))
+    unmoor.save(tmp_path / "run.pt", model=saved)
+    unmoor.restore(tmp_path / "run.pt", model=live)
+    assert equal(live.state_dict(), saved.state_dict())
+
+
 def test_dicts_and_lists_of_objects_keep_their_keys(tmp_path):
     """A role takes a dict or a list of objects, each restored under its own key."""
     gen, disc = start(seed=1).train(2), start("SGD momentum", seed=2).train(3)

@@ -120,6 +120,7 @@ def test_a_failure_surfaces_at_the_next_call_once(run, tmp_path, call):
     with pytest.raises(SaveError, match=r"lost\.pt was not saved: the disk is full") as caught:
         again()
     assert f"the {call[:4] if call != 'restore' else call} of" in caught.value.details[-1]
+    assert caught.value.errno == errno.ENOSPC
     assert not (tmp_path / "next.pt").exists()
     again()
 

@@ -5,7 +5,7 @@ Made while the tree is walked, so that none is held twice. Knows no format.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ __all__ = ["Entries"]
 _SHOWN: Final = 12
 _SHARED: Final = 8
 _MOST_WINDOWS: Final = 4096
+_ANYWHERE: Final = float("inf")
+"""Stands for the start of storages that do not all lie one behind the other: some may be met twice."""
 
 
 class Entries:
@@ -28,8 +30,7 @@ class Entries:
     def __init__(self, path: str, faults: Mapping[str, str]) -> None:
         self._path, self._faults = path, faults
         self._sizes: dict[tuple[Any, ...], tuple[int, int]] = {}
-        self._first: dict[str, str] = {}
-        self._twins: dict[str, list[str]] = {}
+        self._reached: float = -1
         self._bad: list[str] = []
         self._whole = 0
 
@@ -50,8 +51,8 @@ class Entries:
             key, span, held = "", None, needed
         else:
             key, span, held = storage.key, storage.span, storage.nbytes
-            if self._first.setdefault(key, path) is not path:
-                self._twins.setdefault(key, [self._first[key]]).append(path)
+            start = _ANYWHERE if span is None else span.offset
+            self._reached = start if self._reached < start else _ANYWHERE
         if not 0 <= needed <= held or key in self._faults or (storage is not None and storage.chunks):
             why = self._faults.get(key, "") or _misfit(node, storage) or _broken_chunk(storage, self._faults)
             if why:
@@ -63,7 +64,8 @@ class Entries:
         """The entries, with who shares a storage. Raises CorruptFile naming all that do not fit."""
         if self._bad:
             raise _corrupt(self._path, self._bad, self._whole)
-        return [_shared(entry, self._twins) for entry in entries] if self._twins else entries
+        twins = _twins(entries) if self._reached == _ANYWHERE else {}
+        return [_shared(entry, twins) for entry in entries] if twins else entries
 
     def _sized(self, node: TensorNode, window: tuple[Any, ...]) -> tuple[int, int]:
         """The bytes that a window reaches over and those of its elements."""
@@ -126,6 +128,18 @@ def _misfit(node: TensorNode, storage: Storage | None) -> str:
         f"{format_shape(node.shape)} {node.dtype} from element {node.offset:,} needs {needed:,} bytes, "
         f"its storage {storage.key} has {storage.nbytes:,}"
     )
+
+
+def _twins(entries: Iterable[TensorEntry]) -> dict[str, list[str]]:
+    """The paths of the tensors on each storage that several share."""
+    first: dict[str, str] = {}
+    twins: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.node is not None and entry.node.storage is not None:
+            path = first.setdefault(entry.storage, entry.path)
+            if path is not entry.path:
+                twins.setdefault(entry.storage, [path]).append(entry.path)
+    return twins
 
 
 def _composite(path: str, keys: tuple[Any, ...], role: str, node: Any, layout: str) -> TensorEntry:

@@ -136,7 +136,9 @@ class Phrases:
         key, like = digits.decode(), kind.node
         m.pos = pos + kind.persistent
         storage = self._stored(m, kind.dtype, key, kind.device, kind.numel)
-        m.charge(kind.units)
+        m.left -= kind.units
+        if m.left < 0:
+            m.charge(0)
         node = TensorNode(
             storage, like.offset, like.shape, like.stride, storage.dtype, storage.device, like.requires_grad
         )

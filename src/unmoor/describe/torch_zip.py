@@ -167,6 +167,7 @@ class _Source:
         self.reader, self.records, self.prefix, self.file, self.base = reader, archive.records, prefix, file, base
         self.take: Callable[[str, None], Record | None] = self.records.get
         self.storages: dict[str, Storage] = {}
+        self.sizes: dict[int, int] = {}
         self.faults: dict[str, str] = {}
         self.byteorder = self._byteorder()
         self.folder = self.place = ""
@@ -192,6 +193,7 @@ class _Source:
         known = self.storages.get(name)
         if known is None:
             machine.charge(6)
+            nbytes = self.sizes.setdefault(nbytes, nbytes)
             span, crc32 = self._place(name, key, nbytes, tag)
             known = self.storages[name] = Storage(name, dtype, nbytes, tag, span, crc32, self.byteorder)
         elif known.nbytes != nbytes:

@@ -261,16 +261,23 @@ class _Headers:
 
     def read(self, header: int, length: int) -> None:
         """Bring `length` bytes from `header`, which the file is known to hold, into the window."""
+        far = header > self.stop + _NEAR and length <= _PAGE == len(self.window)
+        if far and header + _PAGE <= self.reader.size:  # as each is where tensors are large
+            self.start, self.stop = header, header + _PAGE
+            self._fill(self.view)
+            return
         near = self.start <= header <= self.stop + _NEAR and self.stop > 0
         wanted = max(length, min(2 * len(self.window), _WINDOW) if near else _PAGE)
         if len(self.window) != wanted:
             self.window = bytearray(wanted)
             self.view = memoryview(self.window)
         self.start, self.stop = header, min(header + wanted, self.reader.size)
-        view = self.view[: self.stop - header]
-        done = self.reader.some_into(header, view)
+        self._fill(self.view[: self.stop - header])
+
+    def _fill(self, view: memoryview) -> None:
+        done = self.reader.some_into(self.start, view)
         if done < len(view):
-            read_into(self.reader, header + done, view[done:])
+            read_into(self.reader, self.start + done, view[done:])
 
 
 def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:

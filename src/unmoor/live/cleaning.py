@@ -138,7 +138,7 @@ class Cleaner:
         self._remember(value, made)
         for key, item in value.items():
             name = key if type(key) is str else self._key(key, keys)
-            made[name] = item if type(item) in _AS_THEY_ARE else self.clean(item, (*keys, key))
+            made[name] = item if type(item) in _AS_THEY_ARE else self.clean(item, (*keys, name))
         if isinstance(value, defaultdict):
             self._tell(keys, "collections.defaultdict", "dict")
         if hasattr(value, "_metadata"):

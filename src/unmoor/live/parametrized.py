@@ -22,7 +22,8 @@ def _ways(module: nn.Module) -> Iterator[tuple[str, str]]:
         name, tensor = _old_way(hook)
         if name:
             yield tensor, name
-    held = module._modules["parametrizations"] if "parametrizations" in module._modules else None
+    children = module._modules
+    held = children["parametrizations"] if "parametrizations" in children else None  # noqa: SIM401 - TorchScript's has no get
     for tensor, chain in held.items() if isinstance(held, nn.ModuleDict) else ():
         yield tensor, _new_way(chain)
 

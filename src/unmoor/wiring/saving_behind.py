@@ -123,10 +123,10 @@ def _sharded(meeting: Meeting, path: str, content: Content, loan: Loan, progress
     try:
         with meeting.step("copy"):
             job = stage(prepared.job, None if content.copied else loan)
+        writing = write_behind(job)
     except BaseException:
         prepared.discard()
         raise
     left = replace(prepared, job=job)
-    writing = write_behind(job)
     writing.add_done_callback(lambda _: loan.end())
     return adopt(job.path, writing, partial(finished, left), left.failed)

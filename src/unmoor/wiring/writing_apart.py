@@ -8,6 +8,7 @@ run, and ends with the run. Where none can be started, the calling thread writes
 from __future__ import annotations
 
 import builtins
+import json
 import marshal
 import os
 import select
@@ -26,10 +27,12 @@ from unmoor.errors import SaveError, UnmoorError
 
 from .writing import Draft, write_draft
 
-__all__ = ["LENGTH", "Shared", "write_apart"]
+__all__ = ["LENGTH", "READY", "Shared", "write_apart"]
 
 LENGTH: Final = Struct("<Q")
 """Before each message: its bytes."""
+READY: Final = b"unmoor: ready\n"
+"""What the process says first. Anything else, as of what is loaded before it, and it is not used."""
 
 _LOOK: Final = 1000
 """Milliseconds between two looks whether the process is still there."""
@@ -86,7 +89,7 @@ def _order(draft: Draft, shared: Shared, how: Mapping[str, Any], *, told: bool) 
         "path": draft.path,
         "pickled": draft.pickled,
         "storages": storages,
-        "manifest": dict(draft.manifest),
+        "manifest": json.dumps(dict(draft.manifest)),  # as it will be: marshal takes some numbers for bytes
         "promise": dict(draft.promise),
         **how,
         "told": told,
@@ -109,7 +112,7 @@ def _started(handle: int) -> subprocess.Popen[bytes] | None:
     code = _START.format(path=path, bytecode=bytecode, parent=os.getpid(), file=handle)
     try:
         return subprocess.Popen(  # noqa: S603 - this very interpreter, on this very package
-            [sys.executable, "-I", "-S", "-c", code],
+            [sys.executable, "-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}", "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -127,8 +130,11 @@ class _Writer:
         self._hidden = ""
 
     def begins(self) -> bool:
-        """Whether it came up."""
-        return self._received() == ("ready",)
+        """Whether it came up; it is ended if not."""
+        if self._read(len(READY)) == READY:
+            return True
+        self._process.kill()
+        return False
 
     def carry_out(self, order: bytes, progress: Callable[[int], None] | None) -> int:
         """Have it write; the size of the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import marshal
 import mmap
 import os
@@ -16,7 +17,7 @@ from unmoor.errors import UnmoorError
 from unmoor.execute.staged import Staged
 
 from .writing import Draft, write_draft
-from .writing_apart import LENGTH
+from .writing_apart import LENGTH, READY
 
 __all__ = ["main"]
 
@@ -35,7 +36,7 @@ def main(parent: int, file: int) -> None:
     _end_with(parent)
     out = os.dup(1)
     os.dup2(2, 1)
-    _say(out, ("ready",))
+    os.write(out, READY)
     order = _heard()
     try:
         nbytes = _carry_out(order, file, out)
@@ -56,7 +57,7 @@ def _end_with(parent: int) -> None:
 def _carry_out(order: dict[str, Any], file: int, out: int) -> int:
     view = _memory(file)
     storages = [(key, nbytes, Staged(view, start, nbytes)) for key, start, nbytes in order["storages"]]
-    draft = Draft(order["path"], order["pickled"], storages, order["manifest"], order["promise"])
+    draft = Draft(order["path"], order["pickled"], storages, json.loads(order["manifest"]), order["promise"])
     how = {"buffer_bytes": order["buffer_bytes"], "threads": order["threads"]}
     progress = _asking(out) if order["told"] else None
     return write_draft(draft, **how, progress=progress, begun=lambda hidden: _say(out, ("begun", hidden)))
