@@ -138,7 +138,7 @@ def rows_of(kind: str, folder: Path, rounds: int, most: int) -> list[tuple[str, 
 
     rows: list[tuple[str, ...]] = []
     before: dict[str, float] = {}
-    for tensors in (FOLDER,) if kind == "DCP folder" else [count for count in COUNTS if count <= most]:
+    for tensors in (min(FOLDER, most),) if kind == "DCP folder" else [count for count in COUNTS if count <= most]:
         path = folder / f"{kind.partition(',')[0].replace(' ', '')}-{tensors}"
         write(kind, path, tensors)
         ways = ["describe", *PEERS[kind]]

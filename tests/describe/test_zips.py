@@ -223,3 +223,41 @@ def test_a_sparse_archive_can_be_written_by_records(tmp_path):
     with zipfile.ZipFile(tmp_path / "f.zip") as file:
         assert file.read("a/x") == b"abc"
         assert struct.unpack("<I", file.open("a/y").read(4)) == (0,)
+
+
+WIDE = {
+    "as torch writes it": lambda wide: wide,
+    "behind another field": lambda wide: struct.pack("<HH2s", 7, 2, b"ab") + wide,
+    "before another field": lambda wide: wide + struct.pack("<HH2s", 7, 2, b"ab"),
+    "with a disk number": lambda wide: struct.pack("<HH", 1, 28) + wide[4:] + b"\0\0\0\0",
+}
+NARROW = {
+    "of another kind": lambda wide: struct.pack("<HH", 7, 24) + wide[4:],
+    "longer than it is": lambda wide: struct.pack("<HH", 1, 25) + wide[4:],
+    "with a number less": lambda wide: struct.pack("<HH", 1, 16) + wide[4:],
+    "left out": lambda wide: b"",
+}
+
+
+def _with_extra(path: Path, change) -> Path:
+    """A sparse archive of one tensor, the ZIP64 field of whose entry was changed."""
+    archive = SparseZip(path)
+    archive.add("archive/data/0", 64)
+    entry, name = archive.central[-1], len("archive/data/0")
+    wide = change(entry[46 + name :])
+    archive.central[-1] = entry[:30] + struct.pack("<H", len(wide)) + entry[32 : 46 + name] + wide
+    archive.close()
+    return path
+
+
+@pytest.mark.parametrize("form", [*WIDE, *NARROW])
+def test_zip64_numbers_are_found_in_every_form(form, tmp_path):
+    """Alone, beside other fields, or with more than is wanted; nowhere else."""
+    path = _with_extra(tmp_path / "f.pt", {**WIDE, **NARROW}[form])
+    with open_reader(path) as reader:
+        if form in WIDE:
+            (record,) = read_archive(reader).records.values()
+            assert (record.nbytes, record.stored, record.header, record.offset % 64) == (64, 64, 0, 0)
+        else:
+            with pytest.raises(CorruptFile, match="damaged zip"):
+                read_archive(reader)
