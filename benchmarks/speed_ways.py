@@ -268,7 +268,7 @@ RESTORES: Final[dict[str, Restore]] = {
 """Each of torch's and safetensors' is followed by load_state_dict of both, but for safe_open."""
 
 BEHIND: Final[dict[str, Behind]] = {
-    "unmoor.save, background": Behind(_unmoor_behind, "thread", "unmoor.restore"),
+    "unmoor.save, background": Behind(_unmoor_behind, "process", "unmoor.restore"),
     "DCP async_save": Behind(partial(_dcp_behind, kind=AsyncCheckpointerType.THREAD), "thread", "DCP load"),
     "DCP async_save, process": Behind(partial(_dcp_behind, kind=AsyncCheckpointerType.PROCESS), "process", "DCP load"),
     "torch.save": Behind(_torch_standing, "none", "torch.load"),
