@@ -20,7 +20,7 @@ demo: $(READY)
 	@$(BIN)/unmoor demo
 
 test: check chromium
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,3 +1,3 @@
 """Fixtures for all tests."""
 
-pytest_plugins = ["tests.accelerator.plugin", "tests.skips"]
+pytest_plugins = ["tests.accelerator.plugin", "tests.order", "tests.skips"]

@@ -24,6 +24,7 @@ __all__ = [
     "NotACheckpoint",
     "RankError",
     "RanksDiffer",
+    "ReadError",
     "RestoreError",
     "SaveError",
     "TrustError",
@@ -143,8 +144,8 @@ class RankError(MachineError):
     """Ranks that should meet cannot: one did not come, has died, or failed where no other class says how."""
 
 
-class SaveError(MachineError, OSError):
-    """A save did not finish. The checkpoint that was there before is still there."""
+class _Refused(MachineError, OSError):
+    """What the system refused, with its errno where it gave one."""
 
     def __init__(
         self,
@@ -159,10 +160,25 @@ class SaveError(MachineError, OSError):
         self.errno = errno
 
 
-class RestoreError(MachineError):
-    """A restore stopped after live objects had begun to change; `details` say which.
+class SaveError(_Refused):
+    """A save did not finish. The checkpoint that was there before is still there."""
 
-    `done` are the ids of the live slots that had been written to, wholly or in part.
+
+class ReadError(_Refused):
+    """The system would not read a file: its disk, its server or its permissions are at fault, not what is in it.
+
+    `done` are as those of CorruptFile.
     """
 
     done: frozenset[str] = frozenset()
+
+
+class RestoreError(MachineError):
+    """A restore stopped after live objects had begun to change; `details` say which.
+
+    `done` are the ids of the live slots that had been written to, wholly or in part. `errno` is the system's, None
+    where it did not refuse anything.
+    """
+
+    done: frozenset[str] = frozenset()
+    errno: int | None = None

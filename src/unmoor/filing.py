@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from .errors import CorruptFile, NotACheckpoint, UsageError
+from .refusals import read_error
+from .steady import Identity, Reading, current, identity
 
 __all__ = [
     "HAS_PREADV",
@@ -56,7 +58,10 @@ class VectorReader:
 
     def some_into(self, offset: int, target: memoryview) -> int:
         """Read at most len(target) bytes from `offset`."""
-        return os.preadv(self.descriptor, [target], offset)
+        try:
+            return os.preadv(self.descriptor, [target], offset)
+        except OSError as error:
+            raise read_error(error, self.path) from error
 
 
 class SeekReader:
@@ -68,9 +73,12 @@ class SeekReader:
 
     def some_into(self, offset: int, target: memoryview) -> int:
         """Read at most len(target) bytes from `offset`."""
-        with self._lock:
-            os.lseek(self.descriptor, offset, os.SEEK_SET)
-            data = os.read(self.descriptor, len(target))
+        try:
+            with self._lock:
+                os.lseek(self.descriptor, offset, os.SEEK_SET)
+                data = os.read(self.descriptor, len(target))
+        except OSError as error:
+            raise read_error(error, self.path) from error
         target[: len(data)] = data
         return len(data)
 
@@ -78,25 +86,31 @@ class SeekReader:
 class BriefReader:
     """A file that is open only while it is read: of a folder of thousands of files not all can be open at once.
 
-    Raises CorruptFile where the path has come to name another file, or its file was written to, since the first time.
+    Raises CorruptFile where the path has come to name another file, or its file was written to, since the first time:
+    what it was then is `first`, where that is known already.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, first: Identity | None = None) -> None:
         self.path = path
         with _descriptor(path) as descriptor:
-            self._first = _identity(descriptor)
-            self.size = os.fstat(descriptor).st_size
+            self._first = first or identity(descriptor)
+            self.size = self._same(descriptor)
 
     def some_into(self, offset: int, target: memoryview) -> int:
         """Open the file, read at most len(target) bytes from `offset`, close it."""
         with _descriptor(self.path) as descriptor:
-            if _identity(descriptor) != self._first:
-                raise CorruptFile(
-                    f"{self.path} was replaced or written to while the checkpoint was read",
-                    remedy="Read it again once nothing writes to the folder.",
-                    path=self.path,
-                )
-            return _reader(descriptor, self.path, self.size, portable=not HAS_PREADV).some_into(offset, target)
+            self._same(descriptor)
+            return _reader(descriptor, self.path, portable=not HAS_PREADV).some_into(offset, target)
+
+    def _same(self, descriptor: int) -> int:
+        """The size of the file, which must be the one that it was."""
+        if identity(descriptor) != self._first:
+            raise CorruptFile(
+                f"{self.path} was replaced or written to while the checkpoint was read",
+                remedy="Read it again once nothing writes to the folder.",
+                path=self.path,
+            )
+        return self._first[2]
 
 
 class FrontReader:
@@ -206,38 +220,48 @@ def path_text(path: object) -> str:
 
 
 @contextmanager
-def open_reader(path: str | os.PathLike[str], *, portable: bool = not HAS_PREADV) -> Iterator[Reader]:
-    """Open a regular file for positional reads. Raises NotACheckpoint for folders, sockets, pipes and devices."""
+def open_reader(
+    path: str | os.PathLike[str], *, portable: bool = not HAS_PREADV, reading: Reading | None = None
+) -> Iterator[Reader]:
+    """Open a regular file for positional reads. Raises NotACheckpoint for folders, sockets, pipes and devices.
+
+    The file is as it was when it was first opened in the `reading` that is under way (`steady.py`): that of this
+    thread, where another thread does not hand over its own.
+    """
     text = path_text(path)
-    with _descriptor(text) as descriptor:
-        yield _reader(descriptor, text, os.fstat(descriptor).st_size, portable=portable)
+    reading = reading or current()
+    if reading is not None and not reading.leaves_out(text):
+        with reading.kept((text, portable), lambda: _reader(_opened(text), text, portable=portable)) as kept:
+            yield kept
+    else:
+        with _descriptor(text) as descriptor:
+            yield _reader(descriptor, text, portable=portable)
 
 
 @contextmanager
 def _descriptor(path: str) -> Iterator[int]:
     """A regular file, open for reading."""
-    try:
-        kind = os.stat(path).st_mode
-    except (OSError, ValueError) as fault:  # ValueError: a zero byte, which no path may hold
-        if isinstance(fault, OSError) and fault.errno not in _NAMES_NOTHING:
-            raise
-        raise NotACheckpoint(f"{_shown(path)} {why_absent(path)}", remedy=_near(path), path=path) from None
-    if not stat.S_ISREG(kind):
-        raise NotACheckpoint(f"{path} is {_kind_name(kind)}, not a checkpoint file", path=path)
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    descriptor = _opened(path)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _reader(descriptor: int, path: str, size: int, *, portable: bool) -> Reader:
-    return (SeekReader if portable else VectorReader)(descriptor, path, size)
+def _opened(path: str) -> int:
+    try:
+        kind = os.stat(path).st_mode
+        if stat.S_ISREG(kind):
+            return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as fault:  # ValueError: a zero byte, which no path may hold
+        if isinstance(fault, OSError) and fault.errno not in _NAMES_NOTHING:
+            raise read_error(fault, path) from fault
+        raise NotACheckpoint(f"{_shown(path)} {why_absent(path)}", remedy=_near(path), path=path) from None
+    raise NotACheckpoint(f"{path} is {_kind_name(kind)}, not a checkpoint file", path=path)
 
 
-def _identity(descriptor: int) -> tuple[int, ...]:
-    facts = os.fstat(descriptor)
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+def _reader(descriptor: int, path: str, *, portable: bool) -> VectorReader | SeekReader:
+    return (SeekReader if portable else VectorReader)(descriptor, path, os.fstat(descriptor).st_size)
 
 
 def why_absent(path: str) -> str:

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmoor.errors import MismatchError
-from unmoor.plan.names import WRAPPER_SEGMENTS, apply_rename, match_names, without_wrappers
+from unmoor.plan.names import (
+    WRAPPER_SEGMENTS,
+    all_without_wrappers,
+    apply_rename,
+    match_names,
+    without_wrappers,
+    wrappers_in,
+)
 
 SEGMENTS = ("module", "_orig_mod", "net", "0", "1", "w", "weight")
 SHAPES = st.sampled_from([(), (2,), (2, 3), (3, 2)])
@@ -72,6 +79,15 @@ def test_pairs_name_the_tensors_as_the_file_does(
 def test_no_wrapper_segment_is_left(name: str) -> None:
     """Names without wrappers hold none of their segments, and no other segment is lost."""
     assert without_wrappers(name).split(".") == [s for s in name.split(".") if s not in WRAPPER_SEGMENTS] or [""]
+
+
+ODD_NAMES = NAMES | st.text(".\nmodule_rig", max_size=12) | st.sampled_from(["", ".", "module", "module.module"])
+
+
+@given(st.lists(ODD_NAMES, max_size=6))
+def test_names_taken_as_one_text_lose_the_same_segments(names: list[str]) -> None:
+    """Many names are freed of wrappers at once; line breaks and empty names in them make no difference."""
+    assert all_without_wrappers(names, wrappers_in(names)) == [without_wrappers(name) for name in names]
 
 
 @pytest.mark.parametrize(

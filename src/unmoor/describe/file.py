@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from unmoor.filing import Reader, open_reader
+from unmoor.steady import one_reading, refuse_changed
 from unmoor.values.catalog import Catalog
 from unmoor.values.pausing import collector_paused
 
@@ -28,6 +29,7 @@ _READERS: Final[dict[str, Callable[[Reader, str], Catalog]]] = {
 }
 
 
+@one_reading()
 def describe_file(path: str | os.PathLike[str], *, file: str = "") -> Catalog:
     """What is inside one checkpoint file: every tensor, the parts of the run, the devices, what is odd about it.
 
@@ -41,5 +43,6 @@ def describe_file(path: str | os.PathLike[str], *, file: str = "") -> Catalog:
     """
     with open_reader(path) as reader, collector_paused():
         catalog = _READERS[detect(reader)](reader, file)
+        refuse_changed()
     names = [*name_finding(catalog.path, catalog.format), *shard_finding(catalog)]
     return replace(catalog, findings=(*catalog.findings, *names)) if names else catalog

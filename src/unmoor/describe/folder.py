@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from unmoor.errors import CorruptFile, NotACheckpoint, UnsupportedFile
 from unmoor.filing import path_text
+from unmoor.steady import one_reading, refuse_changed
 from unmoor.values.catalog import Catalog
 from unmoor.values.text import count, listing
 
@@ -47,6 +49,7 @@ class _Folder:
     folders: tuple[str, ...]
 
 
+@one_reading()
 def describe_path(path: str | os.PathLike[str]) -> Catalog:
     """What is inside a checkpoint: a file (see `describe_file`), an index with its files, or a folder.
 
@@ -62,8 +65,25 @@ def describe_path(path: str | os.PathLike[str]) -> Catalog:
             path=text,
         )
     if os.path.isdir(text):
-        return _describe_folder(_listed(text))
+        with _same_folder(text):
+            return _describe_folder(_listed(text))
     return describe_index(text) if text.endswith(INDEX) else describe_file(text)
+
+
+@contextmanager
+def _same_folder(path: str) -> Iterator[None]:
+    """Raise CorruptFile where a save to `path` puts another folder there: some files would be of the older one."""
+    before = os.stat(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            after = os.stat(path)
+            if not os.path.samestat(before, after):
+                raise CorruptFile(
+                    f"{path} was replaced by another folder while it was read", remedy="Read it again.", path=path
+                )
+    refuse_changed()
 
 
 def _listed(path: str) -> _Folder:

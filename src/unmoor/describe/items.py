@@ -18,6 +18,7 @@ from unmoor.values.nodes import Span, Storage, TensorNode
 
 from .reading import Reading
 from .torch_zip import Saved, read_saved
+from .zip_bytes import stray_bytes
 from .zips import Record, read_archive
 
 __all__ = ["Item", "Items", "Slice"]
@@ -28,6 +29,7 @@ _SHAPES: Final = 4
 _KNOWN: Final = 4096
 _CRC: Final = 16
 _LENGTHS: Final = 28
+_SUMMED: Final = 8
 _ENTRY: Final = 46
 _FIELDS: Final = Struct("<HHH")
 _NUMBER: Final = Struct("<I").unpack_from
@@ -63,7 +65,8 @@ class _Shape:
     """How an item is laid out: where its data lies, and which of the other bytes decide how it is read.
 
     `kept` are ranges of the bytes without the data; `crc` is where the checksum of the data stands in there, `sums`
-    where that of each record does which may differ, by its name.
+    where that of each record does which may differ, by its name; `ends` are the lengths of these and where the bytes
+    after their data stand in there, from and to.
     """
 
     nbytes: int
@@ -72,6 +75,7 @@ class _Shape:
     crc: int
     kept: tuple[tuple[int, int], ...]
     sums: tuple[tuple[str, int], ...]
+    ends: tuple[tuple[str, int, int, int], ...]
 
     def outside(self, reader: Reader, at: int) -> bytes:
         """The bytes of the item at `at` without its data."""
@@ -83,6 +87,21 @@ class _Shape:
     def deciding(self, outside: bytes) -> bytes:
         """The bytes that decide how the item is read."""
         return b"".join([outside[a:b] for a, b in self.kept])
+
+    def damaged_ends(self, outside: bytes) -> list[str]:
+        """The records whose checksum does not stand behind their data too, as torch writes it."""
+        sums = dict(self.sums)
+        return [
+            f"{name}: what follows its data is not its checksum and its length"
+            for name, nbytes, start, stop in self.ends
+            if outside[start:stop] != _closing(outside[sums[name] : sums[name] + 4], nbytes, stop - start)
+        ]
+
+
+def _closing(crc: bytes, nbytes: int, length: int) -> bytes:
+    """The data descriptor of so many bytes; nothing where none has its length."""
+    width = (length - _SUMMED) // 2
+    return b"PK\7\x08" + crc + 2 * (nbytes % 256**width).to_bytes(width, "little") if width > 0 else b""
 
 
 class Items:
@@ -105,17 +124,22 @@ class Items:
             return self._again(self._known[shape, deciding], shape, outside, file, at)
         return self._first(reader, file, at, nbytes)
 
-    def records(self, reader: Reader, file: str, at: int, nbytes: int, title: str) -> list[Record]:
-        """The records of an item and their checksums. `title` is what messages call it.
+    def records(
+        self, reader: Reader, file: str, at: int, nbytes: int, title: str
+    ) -> tuple[list[Record], list[str]]:
+        """The records of an item and their checksums, and what is odd about the bytes that these do not cover.
 
-        Raises FileError where it is no sound zip. One that no tensor can be read from has records all the same.
+        `title` is what messages call it. Raises FileError where it is no sound zip. One that no tensor can be read from
+        has records all the same.
         """
         found = self._find(reader, at, nbytes)
         rows = self._rows.get(found[0]) if found is not None else None
         if found is not None and rows is not None:
             outside = found[1]
-            return [row if place is None else row._replace(crc32=_sum(outside, place, row)) for row, place in rows]
-        archive = read_archive(Slice(reader, at, nbytes, title))
+            told = [row if place is None else row._replace(crc32=_sum(outside, place, row)) for row, place in rows]
+            return told, found[0][0].damaged_ends(outside)
+        whole = Slice(reader, at, nbytes, title)
+        archive, odd = read_archive(whole), stray_bytes(whole)
         try:
             if found is None:
                 self._first(reader, file, at, nbytes)
@@ -123,10 +147,10 @@ class Items:
         except FileError:
             found = None
         records = list(archive.records.values())
-        if found is not None:
+        if found is not None and not odd:
             places = dict(found[0][0].sums)
             self._rows[found[0]] = [(record, places.get(record.name)) for record in records]
-        return records
+        return records, odd
 
     def _find(self, reader: Reader, at: int, nbytes: int) -> tuple[tuple[_Shape, bytes], bytes] | None:
         """What is known of an item, and its bytes without the data; None where nothing is."""
@@ -192,7 +216,7 @@ def _shape(reader: Reader, saved: Saved, at: int, nbytes: int, record: Record | 
     """Where the bytes of an item are that decide nothing: data, random id, what follows either, their checksums."""
     free = {record.name if record is not None else "", saved.prefix + _IDENTITY}
     data, data_end = (record.offset, record.offset + record.stored) if record is not None else (nbytes, nbytes)
-    holes, crc, sums = [], nbytes, []
+    holes, crc, sums, ends = [], nbytes, [], []
     headers = sorted([other.header for other in saved.archive.records.values()] + [saved.archive.directory.offset])
     for name, entry in _entries(reader, saved, at):
         if name in free:
@@ -201,13 +225,16 @@ def _shape(reader: Reader, saved: Saved, at: int, nbytes: int, record: Record | 
             holes += [(held.offset, end), (entry + _CRC, entry + _CRC + 4)]
             crc = entry + _CRC if record is not None and name == record.name else crc
             sums.append((name, entry + _CRC))
+            ends.append((name, held.stored, held.offset + held.stored, end))
     kept, place = [], 0
     for start, stop in [*sorted(holes), (nbytes, nbytes)]:
         kept += [(place, start)] if place < start else []
         place = max(place, stop)
     missing = data_end - data
     inside = tuple((a - missing * (a >= data_end), b - missing * (b > data)) for a, b in kept)
-    return _Shape(nbytes, data, data_end, crc - missing, inside, tuple((name, at - missing) for name, at in sums))
+    after = tuple((name, size, *(at - missing * (at >= data_end) for at in place)) for name, size, *place in ends)
+    return _Shape(nbytes, data, data_end, crc - missing, inside,
+                  tuple((name, at - missing) for name, at in sums), after)  # fmt: skip
 
 
 def _entries(reader: Reader, saved: Saved, at: int) -> Iterator[tuple[str, int]]:

@@ -9,17 +9,18 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from unmoor.errors import CorruptFile, FileError, HostileFile
+from unmoor.errors import CorruptFile, FileError, HostileFile, UnsupportedFile
 from unmoor.filing import Reader, read_into
 from unmoor.values.nodes import Opaque
 from unmoor.values.text import format_bytes
 
 from . import pickles
+from .closing import closed
 from .machine import Machine, Recalled, Short
 from .phrases import Phrases, Stored
 from .rebuild import BUILDS, CONSTANTS, RULES, storage_parts
 
-__all__ = ["MAX_PICKLE", "WINDOW", "Reading", "Scanner", "read_pickle", "read_pickle_at"]
+__all__ = ["MAX_PICKLE", "WINDOW", "Reading", "Scanner", "read_partly", "read_pickle", "read_pickle_at"]
 
 MAX_PICKLE: Final = 1 << 29
 WINDOW: Final = 1 << 16
@@ -114,7 +115,21 @@ def _read(
     stored: Stored | None = None,
     allowance: int = 1,
 ) -> Reading:
-    machine = Machine(
+    machine = _machine(data, path=path, where=where, persistent=persistent, allowance=allowance)
+    machine.phrases = Phrases(stored, storage_parts) if stored is not None else None
+    try:
+        value = pickles.run(machine)
+    except Recalled:
+        return _read(data, path=path, where=where, persistent=persistent, allowance=allowance)
+    return Reading(
+        value, tuple(machine.globals), machine.calls, machine.notes, machine.protocol, len(data), machine.pos
+    )
+
+
+def _machine(
+    data: bytes | bytearray, *, path: str, where: str, persistent: Persistent, allowance: int = 1
+) -> Machine:
+    return Machine(
         data,
         rules=RULES,
         constants=CONSTANTS,
@@ -124,11 +139,18 @@ def _read(
         where=where,
         allowance=allowance,
     )
-    machine.phrases = Phrases(stored, storage_parts) if stored is not None else None
+
+
+def read_partly(data: bytes, *, path: str, where: str, persistent: Persistent) -> Reading:
+    """What a damaged pickle says up to where it breaks off: containers that were open are closed with what they had.
+
+    `end` is where that is. Raises HostileFile as `read_pickle` does.
+    """
+    machine = _machine(data, path=path, where=where, persistent=persistent)
     try:
         value = pickles.run(machine)
-    except Recalled:
-        return _read(data, path=path, where=where, persistent=persistent, allowance=allowance)
+    except (CorruptFile, UnsupportedFile, Short):
+        value = closed([*machine.meta, machine.stack])
     return Reading(
         value, tuple(machine.globals), machine.calls, machine.notes, machine.protocol, len(data), machine.pos
     )

@@ -7,14 +7,15 @@ is such a zip. Other formats have no checksums. What is damaged is told and the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from unmoor.errors import CorruptFile, FileError
-from unmoor.filing import Reader, open_reader
+from unmoor.filing import FrontReader, Reader, open_reader
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage, TensorNode, deflated
+from unmoor.values.superseded import RECORD, read_record
 from unmoor.values.verification import Record
 
 from .dcp import METADATA, read_metadata
@@ -24,7 +25,8 @@ from .file import describe_file
 from .items import Items
 from .torch_zip import read_saved
 from .walk import walk
-from .zips import read_archive
+from .zip_bytes import stray_bytes
+from .zips import Archive, read_archive, record_bytes
 
 __all__ = ["Held", "base_of", "files_below", "files_of", "held_records", "names_by_span", "names_without"]
 
@@ -33,6 +35,7 @@ _JSON: Final = ".json"
 _DEEPEST: Final = 3
 _MOST: Final = 100_000
 _VISITS: Final = 20_000_000
+_MOST_TOLD: Final = 64 << 20
 
 Where = tuple[str, int]
 """File and first byte of a storage."""
@@ -112,16 +115,46 @@ def _file(place: str, file: str, held: Held) -> None:
             kind = detect(reader)
             held.formats[file] = kind
             if kind == "zip":
-                held.records += _archive(reader, file)
+                _archive(reader, file, held)
     except CorruptFile as error:
         held.errors.append(error)
     except FileError:
         return
 
 
-def _archive(reader: Reader, file: str) -> Iterator[Record]:
-    for record in read_archive(reader).records.values():
-        yield Record(record.name, record.span(file), record.crc32)
+def _archive(reader: Reader, file: str, held: Held) -> None:
+    """The records of a zip, and those that it had before a relocation, which undoes to them."""
+    seen: set[int] = set()
+    archive = read_archive(reader)
+    while True:
+        fresh = [record for record in archive.records.values() if record.header not in seen]
+        before = f" (before the relocation of byte {reader.size:,})" if seen else ""
+        held.records += [Record(record.name + before, record.span(file), record.crc32) for record in fresh]
+        seen.update(record.header for record in fresh)
+        lines = stray_bytes(reader)
+        if lines:
+            headline = f"{reader.path} is damaged where no tensor data lies{before}"
+            held.errors.append(CorruptFile(headline, details=lines, path=reader.path))
+        size = _size_before(reader, archive)
+        if size is None:
+            return
+        reader = FrontReader(reader, size)
+        try:
+            archive = read_archive(reader)
+        except FileError as error:
+            headline = f"{reader.path}: what it was before its relocation is damaged: {error.headline}"
+            held.errors.append(CorruptFile(headline, details=error.details, path=reader.path))
+            return
+
+
+def _size_before(reader: Reader, archive: Archive) -> int | None:
+    """How long an archive was before `unmoor relocate` appended to it; None where it did not."""
+    record = next((one for name, one in archive.records.items() if name.endswith("/" + RECORD)), None)
+    try:
+        before = None if record is None else read_record(record_bytes(reader, record, _MOST_TOLD))
+    except FileError:
+        return None
+    return before.size if before is not None and before.size < reader.size else None
 
 
 def _items(place: str, folder: str, held: Held) -> None:
@@ -156,7 +189,9 @@ def _item(items: Items, reader: Reader, file: str, where: Place, key: str, held:
         held.errors.append(CorruptFile(f"{title} is cut short: the file ends at byte {reader.size:,}", path=file))
         return
     try:
-        records = items.records(reader, file, where.at, where.nbytes, title)
+        records, odd = items.records(reader, file, where.at, where.nbytes, title)
+        if odd:
+            held.errors.append(CorruptFile(f"{title} is damaged where no tensor data lies", details=odd, path=file))
         held.records += [Record(f"{key[:200]}: {one.name}", one.span(file, where.at), one.crc32) for one in records]
     except CorruptFile as error:
         held.errors.append(error)

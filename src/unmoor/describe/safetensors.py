@@ -21,7 +21,7 @@ from unmoor.values.text import count, format_bytes
 
 from .assemble import Contents, assemble
 
-__all__ = ["describe_safetensors"]
+__all__ = ["describe_safetensors", "read_header"]
 
 _PREFIX: Final = 8
 _MAX_HEADER: Final = 100_000_000
@@ -38,7 +38,7 @@ def describe_safetensors(reader: Reader, file: str = "") -> Catalog:
 
     `file` is the name of the file among those of a larger catalog; spans and storage keys bear it.
     """
-    start, header = _read_header(reader)
+    start, header = read_header(reader)
     metadata = header.pop(_METADATA, None)
     if metadata is not None and (
         type(metadata) is not dict or any(type(word) is not str for pair in metadata.items() for word in pair)
@@ -74,7 +74,7 @@ def describe_safetensors(reader: Reader, file: str = "") -> Catalog:
     return assemble(reader, contents)
 
 
-def _read_header(reader: Reader) -> tuple[int, dict[str, Any]]:
+def read_header(reader: Reader) -> tuple[int, dict[str, Any]]:
     length = int.from_bytes(read(reader, 0, _PREFIX), "little")
     start = _PREFIX + length
     if length > _MAX_HEADER:

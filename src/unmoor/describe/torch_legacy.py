@@ -24,7 +24,7 @@ from .machine import Machine
 from .reading import WINDOW, read_pickle_at
 from .rebuild import View, storage_parts
 
-__all__ = ["MAGIC", "describe_legacy"]
+__all__ = ["MAGIC", "describe_legacy", "read_legacy"]
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
 _PROTOCOL: Final = 1001
@@ -38,6 +38,11 @@ def describe_legacy(reader: Reader, file: str = "") -> Catalog:
 
     `file` is the name of the file among those of a larger catalog; spans and storage keys bear it.
     """
+    return assemble(reader, read_legacy(reader, file))
+
+
+def read_legacy(reader: Reader, file: str = "") -> Contents:
+    """What a legacy stream holds, storages that are cut short among it."""
     system, start = _read_head(reader)
     where = f"{reader.path}: the object pickle"
     wanted = _Wanted()
@@ -48,7 +53,7 @@ def describe_legacy(reader: Reader, file: str = "") -> Catalog:
     placed = _Found(storages)
     window = max(first.end, WINDOW)  # its length is known by now
     reading = read_pickle_at(reader, start, where=where, persistent=placed, stored=placed.stored, window=window)
-    contents = Contents(
+    return Contents(
         format="torch-legacy",
         tree=reading.value,
         readings=[reading],
@@ -64,7 +69,6 @@ def describe_legacy(reader: Reader, file: str = "") -> Catalog:
             "saved_on_little_endian": system.get("little_endian") is not False,
         },
     )
-    return assemble(reader, contents)
 
 
 def _read_head(reader: Reader) -> tuple[dict[Any, Any], int]:

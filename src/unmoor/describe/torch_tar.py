@@ -25,7 +25,7 @@ from .machine import Machine
 from .reading import read_pickle_at
 from .rebuild import View, storage_dtype
 
-__all__ = ["MEMBERS", "describe_tar", "is_torch_tar", "storage_heads"]
+__all__ = ["MEMBERS", "describe_tar", "is_torch_tar", "read_tar", "storage_heads"]
 
 MEMBERS: Final = ("sys_info", "pickle", "storages", "tensors")
 _BLOCK: Final = 512
@@ -54,6 +54,11 @@ def describe_tar(reader: Reader, file: str = "") -> Catalog:
 
     `file` is the name of the file among those of a larger catalog; spans and storage keys bear it.
     """
+    return assemble(reader, read_tar(reader, file))
+
+
+def read_tar(reader: Reader, file: str = "") -> Contents:
+    """What a tar archive of torch holds, storages that are cut short among it."""
     members = _members(reader)
     lacking = [name for name in MEMBERS[1:] if name not in members]
     if lacking:
@@ -68,7 +73,7 @@ def describe_tar(reader: Reader, file: str = "") -> Catalog:
     start = members["pickle"].offset
     reading = read_pickle_at(reader, start, where=f"{reader.path}: the object pickle", persistent=parts)
     system = _system(reader, members.get("sys_info"))
-    contents = Contents(
+    return Contents(
         format="torch-tar",
         tree=reading.value,
         readings=[reading],
@@ -83,7 +88,6 @@ def describe_tar(reader: Reader, file: str = "") -> Catalog:
             "saved_on_little_endian": system.get("little_endian") is not False,
         },
     )
-    return assemble(reader, contents)
 
 
 def storage_heads(reader: Reader) -> tuple[Span, list[tuple[Span, str]]]:

@@ -20,7 +20,7 @@ from unmoor.values.text import format_bytes, listing
 
 from .zip_ends import End, prefixed, read_end
 
-__all__ = ["Archive", "Record", "read_archive", "record_bytes", "records_named"]
+__all__ = ["Archive", "Headers", "Record", "last_record", "read_archive", "record_bytes", "records_named"]
 
 _CENTRAL: Final = Struct("<I4xHH4xIIIHHH8xI")
 _LOCAL: Final = Struct("<I2xHH4xIIIHH")
@@ -30,6 +30,7 @@ _ZIP64: Final = 1
 _WIDE: Final = tuple(Struct(f"<{count}Q") for count in range(4))
 _ALL_WIDE: Final = Struct("<HHQQQ")
 _CENTRAL_SIGNATURE: Final = 0x02014B50
+_CENTRAL_MARK: Final = b"PK\x01\x02"
 _LOCAL_SIGNATURE: Final = 0x04034B50
 _MAX_RECORDS: Final = 2_000_000
 _MAX_DIRECTORY: Final = 256 << 20
@@ -135,6 +136,26 @@ def records_named(reader: Reader, end: End, ends: Sequence[str]) -> dict[bytes, 
     records = _locate(reader, iter(entries), faults)
     faults.check()
     return {entry.name: record for entry, record in zip(entries, records, strict=True)}
+
+
+def last_record(reader: Reader, end: End) -> Record | None:
+    """The record that the directory lists last, of which no more than its end is read; None where it is not clear.
+
+    Raises what `read_archive` does, of this record.
+    """
+    window = min(end.size, _PAGE)
+    raw = read(reader, end.offset + end.size - window, window)
+    at = raw.rfind(_CENTRAL_MARK)
+    if at < 0 or not end.entries:
+        return None
+    faults = _Faults(reader.path)
+    one = end._replace(entries=1, size=window - at, offset=end.offset + end.size - window + at)
+    entries = list(_directory(reader, one, faults))
+    if faults.count:  # the mark was in a name or a checksum
+        return None
+    records = _locate(reader, entries, faults)
+    faults.check()
+    return records[0]
 
 
 def record_bytes(reader: Reader, record: Record, limit: int) -> bytes:
@@ -246,7 +267,7 @@ def _zip64(raw: bytes, start: int, length: int, numbers: tuple[int, int, int]) -
     return None
 
 
-class _Headers:
+class Headers:
     """Local headers by position, read in windows: the headers of small records lie close together.
 
     A window is a page, and twice the one before it where the header looked for lies just behind that: what is read is
@@ -282,7 +303,7 @@ class _Headers:
 
 def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:
     """Read each local header: only it says where the data begins."""
-    headers, unpack, size, made = _Headers(reader), _LOCAL.unpack_from, reader.size, tuple.__new__
+    headers, unpack, size, made = Headers(reader), _LOCAL.unpack_from, reader.size, tuple.__new__
     records: list[Record] = []
     window, start, stop = headers.window, 0, 0
     for entry in entries:

@@ -21,6 +21,7 @@ from .checksums import combine, crc32
 from .fetching import chunks, copy, gather
 from .sinks import Blob, Buffers, Ring
 from .writeback import begin_writeback
+from .writing_all import write_all
 from .zipping import ALIGNMENT, ZIP64_FROM, Member, descriptor, directory, local_header, place
 
 __all__ = [
@@ -174,7 +175,7 @@ class ArchiveFile:
     def append_bytes(self, data: bytes | memoryview) -> None:
         """Append bytes as they are."""
         self._out.base = self.end
-        _write_all(self._out, 0, data)
+        write_all(self._out.some, 0, data)
         self.end += len(data)
 
     def sync(self) -> None:
@@ -248,13 +249,6 @@ class _SeekWriter:
         """Nothing: the portable way has none."""
 
 
-def _write_all(writer: _Writer, offset: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:
-        done = writer.some(offset, rest)
-        offset, rest = offset + done, rest[done:]
-
-
 @dataclass(frozen=True, slots=True)
 class _Bundle:
     """Small records, `first` to `last`, written by one call."""
@@ -316,7 +310,7 @@ class _Writing:
     def close(self) -> int:
         """Write the directory; the length of the archive."""
         tail = directory(self.members, self.crcs, self.end, zip64_from=self.zip64_from)
-        _write_all(self.out, self.end, tail)
+        write_all(self.out.some, self.end, tail)
         return self.end + len(tail)
 
     def _jobs(self, first: int, buffer_bytes: int) -> Iterator[_Job]:
@@ -358,7 +352,7 @@ class _Writing:
             chunk = data[index]
             crc = self.crcs[bundle.first + index] = crc32(chunk)
             pieces += local_header(member, crc), chunk, descriptor(member, crc)
-        _write_all(self.out, origin, b"".join(pieces))
+        write_all(self.out.some, origin, b"".join(pieces))
         self.out.begin_writeback(origin, members[-1].end - origin)
         self.meter.advance(sum(map(len, data)))
 
@@ -367,7 +361,7 @@ class _Writing:
         crc, position = 0, part.start
         for chunk in chunks(source, part.start, part.end, CHUNK, ring):
             crc = crc32(chunk, crc)
-            _write_all(self.out, member.data + position, chunk)
+            write_all(self.out.some, member.data + position, chunk)
             position += len(chunk)
         self._count(part, crc)
         self.out.begin_writeback(member.data + part.start, part.end - part.start)
@@ -385,5 +379,5 @@ class _Writing:
             total = combine(total, piece, nbytes)
         self.crcs[part.index] = total
         member = self.members[part.index]
-        _write_all(self.out, member.header, local_header(member, total))
-        _write_all(self.out, member.data_end, descriptor(member, total))
+        write_all(self.out.some, member.header, local_header(member, total))
+        write_all(self.out.some, member.data_end, descriptor(member, total))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from unmoor.errors import FileError
+from unmoor.errors import FileError, UnmoorError
 from unmoor.filing import read_into
 from unmoor.values.nodes import deflated
 from unmoor.values.verification import Record
@@ -179,4 +179,4 @@ class _Work:
 
 
 def _why(fault: FileError | OSError) -> str:
-    return fault.headline if isinstance(fault, FileError) else str(fault)
+    return fault.headline if isinstance(fault, UnmoorError) else str(fault)

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
-from unmoor.errors import SaveError, UsageError
+from unmoor.errors import FileError, ReadError, SaveError, UsageError
+from unmoor.steady import leave_out, refuse_changed
 from unmoor.values.text import format_bytes
 
-__all__ = ["Durability", "hidden_name", "publish", "real_path", "refuse_full", "save_error", "sync_folder"]
+__all__ = ["Durability", "hidden_name", "publish", "real_path", "reads_other", "refuse_full", "save_error", "sync_folder"]
 
 #: "disk" returns when the data and its name are on the disk; "system" leaves that to the operating system, so that a
 #: crash of the machine (not of the process) may lose the new file, and on some file systems the old one with it.
@@ -32,11 +33,23 @@ _CAUSES: Final = {
     errno.EACCES: ("this user may not write in {folder}", "Change its permissions, or save elsewhere."),
     errno.EPERM: ("this user may not write in {folder}", "Change its permissions, or save elsewhere."),
     errno.EROFS: ("{folder} is on a read-only file system", "Save to a disk that can be written."),
-    errno.ENOENT: ("the folder {folder} does not exist", "Make it first."),
+    errno.ENOENT: ("the folder {folder} does not exist, or not any more", "Make it, or mount its disk, first."),
     errno.ENOTDIR: ("{folder} is not a folder", "Save to a path inside a folder."),
     errno.ENAMETOOLONG: ("its name is longer than the file system takes", "Give a shorter one."),
     errno.EIO: ("the disk reports an error", "Save to another disk."),
+    errno.ESTALE: ("the server no longer knows {folder}", "Mount it anew, or save to another disk."),
+    errno.ENODEV: ("the disk of {folder} is gone", "Mount it anew, or save to another disk."),
+    errno.ENXIO: ("the disk of {folder} is gone", "Mount it anew, or save to another disk."),
+    errno.ENOTCONN: ("the connection to the file system of {folder} is lost", "Mount it anew, or save elsewhere."),
+    errno.ETIMEDOUT: ("the server of {folder} does not answer", "Save again, or to another disk."),
+    errno.EMFILE: ("this process has too many files open", "Raise the limit (ulimit -n), or close some."),
+    errno.ENFILE: ("the system has too many files open", "Close some, and save again."),
+    errno.ENOMEM: ("the system has no memory left", "Free some, and save again."),
+    errno.EINTR: ("the call was interrupted", "Save again."),
+    errno.EBUSY: ("something else holds {folder}", "Save again once it is free, or save elsewhere."),
 }
+_NO_NAMES: Final = ("the file system takes no more files", "Remove files from it, or save to another disk.")
+"""What a full disk is called that has room for the bytes: its table of files (inodes) is full."""
 
 
 @contextmanager
@@ -63,23 +76,46 @@ def publish(
     target = real_path(text)
     hidden = hidden_name(target)
     _refuse_special(target, text)
+    leave_out(hidden)
     try:
         with _created(hidden) as handle:
             refuse_full(os.path.dirname(hidden), needed)
             yield hidden
-            check(hidden)
+            _checked(check, hidden, text)
             _keep_mode(target, hidden)
             if durability == "disk":
                 os.fsync(handle)
+        refuse_changed()
         os.replace(hidden, target)
     except BaseException as error:
         with suppress(OSError):
             os.unlink(hidden)
-        if isinstance(error, OSError) and not isinstance(error, SaveError):
+        if isinstance(error, OSError) and not isinstance(error, SaveError) and not reads_other(error, hidden):
             raise save_error(error, text, target, needed) from error
         raise
     if durability == "disk":
         sync_folder(os.path.dirname(target), text)
+
+
+def _checked(check: Callable[[str], None], hidden: str, path: str) -> None:
+    """Hand the file to `check`. What it finds wrong with the file itself is a fault of the disk, or of ours."""
+    os.stat(hidden)  # fails as the system does where the folder has gone meanwhile
+    try:
+        check(hidden)
+    except FileError as error:
+        if error.path != hidden:
+            raise
+        raise SaveError(
+            f"{path} was not saved: what was written does not read back as it was meant",
+            details=(error.headline, *error.details),
+            remedy="The disk may be failing: save to another one. What was there before is untouched.",
+            path=path,
+        ) from error
+
+
+def reads_other(error: OSError, hidden: str) -> bool:
+    """Whether what failed was the reading of another file than the one that is written, or of one within it."""
+    return isinstance(error, ReadError) and error.path != hidden and not error.path.startswith(hidden + os.sep)
 
 
 def real_path(path: str) -> str:
@@ -140,6 +176,15 @@ def _free(folder: str) -> int | None:
     return usage.free if usage.total else None
 
 
+def _names_left(folder: str) -> int | None:
+    """How many more files the disk of `folder` takes; None where the system does not say, or has no such limit."""
+    try:
+        facts = os.statvfs(folder)
+    except (OSError, AttributeError):
+        return None
+    return facts.f_favail if facts.f_files else None
+
+
 def _keep_mode(target: str, hidden: str) -> None:
     """Give the new file the mode of the old one, where there is one and the file system has modes."""
     with suppress(OSError):
@@ -152,18 +197,25 @@ def sync_folder(folder: str, path: str) -> None:
         handle = os.open(folder, os.O_RDONLY)
     except (PermissionError, IsADirectoryError):
         return
+    except OSError as error:
+        raise _unconfirmed(path, error) from error
     try:
         os.fsync(handle)
     except OSError as error:
         if error.errno not in _NO_FOLDER_SYNC:
-            raise SaveError(
-                f"{path} is complete and in place, but the disk did not confirm its name: {error.strerror}",
-                remedy="Until it does, a power failure may bring the older checkpoint back.",
-                path=path,
-                errno=error.errno,
-            ) from error
+            raise _unconfirmed(path, error) from error
     finally:
-        os.close(handle)
+        with suppress(OSError):  # nothing was written through it
+            os.close(handle)
+
+
+def _unconfirmed(path: str, error: OSError) -> SaveError:
+    return SaveError(
+        f"{path} is complete and in place, but the disk did not confirm its name: {error.strerror}",
+        remedy="Until it does, a power failure may bring the older checkpoint back.",
+        path=path,
+        errno=error.errno,
+    )
 
 
 def save_error(error: OSError, path: str, target: str, needed: int, done: str = "saved") -> SaveError:
@@ -177,5 +229,7 @@ def save_error(error: OSError, path: str, target: str, needed: int, done: str = 
     if os.path.exists(target):
         details.append("the checkpoint that was there before is untouched")
     cause, remedy = _CAUSES.get(code or 0, ("", ""))
+    if code == errno.ENOSPC and _names_left(folder) == 0:
+        cause, remedy = _NO_NAMES
     headline = f"{path} was not {done}: {cause.format(folder=folder) or error}"
     return SaveError(headline, details=details, remedy=remedy, path=path, errno=code)

@@ -65,12 +65,13 @@ def _ranged(source: int, target: int, start: int, at: int, nbytes: int) -> int:
 
 
 def _piece(source: int, target: int, start: int, at: int, nbytes: int) -> int:
-    os.lseek(source, start, os.SEEK_SET)
-    data = os.read(source, nbytes)
+    try:
+        os.lseek(source, start, os.SEEK_SET)
+        data = os.read(source, nbytes)
+    except OSError as error:
+        raise read_error(error, path) from error
     if not data:
         raise OSError(errno.EIO, "the file became shorter while it was copied")
     os.lseek(target, at, os.SEEK_SET)
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(target, rest) :]
+    append_all(target, data)
     return len(data)

@@ -13,6 +13,7 @@ from typing import Final
 from .crew import ring_of
 from .fetching import chunks
 from .sinks import Blob, Buffers
+from .writing_all import append_all
 
 __all__ = ["write_flat"]
 
@@ -39,20 +40,15 @@ def write_flat(
     size = max(_ELEMENT, min(_CHUNK, each) // _ELEMENT * _ELEMENT)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)
     try:
-        end = _write_all(handle, memoryview(head))
+        append_all(handle, head)
+        end = len(head)
         with closing(ring_of(buffers, size)) as ring:
             for piece in (piece for nbytes, blob in blobs for piece in chunks(blob, 0, nbytes, size, ring)):
-                end += _write_all(handle, piece)
+                append_all(handle, piece)
+                end += len(piece)
                 if progress is not None:
                     progress(len(piece))
         os.ftruncate(handle, end)
     finally:
         os.close(handle)
     return end
-
-
-def _write_all(handle: int, data: memoryview) -> int:
-    done = 0
-    while done < len(data):
-        done += os.write(handle, data[done:])
-    return done

@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any, Final
 
 from unmoor.errors import SaveError
+from unmoor.steady import leave_out, refuse_changed
 from unmoor.values.text import listing
 
 from .commit import hidden_name, real_path, sync_folder
@@ -36,6 +37,9 @@ _EXCHANGE: Final = 2
 """RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS."""
 _HERE: Final = -100
 """AT_FDCWD of Linux: paths are as seen from the working directory."""
+_MET: Final = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT}
+"""What a rename meets where another save has renamed first."""
+_TRIES: Final = 20
 _PATIENCE: Final = 3.0
 """Seconds within which another machine's view of a shared file system shows a folder that was just made."""
 
@@ -66,9 +70,14 @@ def stage(path: str, *, own: Callable[[str], bool]) -> Staging:
     _refuse(target, path, own)
     hidden = hidden_name(target)
     os.mkdir(hidden)
+    leave_out(hidden)
     staging = Staging(os.path.basename(hidden), secrets.token_hex(16))
-    with open(os.path.join(hidden, _TOKEN), "x", encoding="ascii") as file:
-        file.write(staging.token)
+    try:
+        with open(os.path.join(hidden, _TOKEN), "x", encoding="ascii") as file:
+            file.write(staging.token)
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
     return staging
 
 
@@ -95,6 +104,7 @@ def publish_folder(staging: Staging, path: str) -> None:
     try:
         _keep_mode(target, hidden)
         sync_folder(hidden, path)
+        refuse_changed()
         older = _put(hidden, target)
     except BaseException:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -126,7 +136,20 @@ def _keep_mode(target: str, hidden: str) -> None:
 
 
 def _put(hidden: str, target: str) -> str:
-    """Rename `hidden` to `target`; where the older folder is now, "" if there was none."""
+    """Rename `hidden` to `target`; where the older folder is now, "" if there was none.
+
+    Another save to the same path may put its folder there between any two steps, or put aside what is there.
+    """
+    for _ in range(_TRIES):
+        try:
+            return _put_now(hidden, target)
+        except OSError as error:
+            if error.errno not in _MET:
+                raise
+    return _put_now(hidden, target)
+
+
+def _put_now(hidden: str, target: str) -> str:
     if not os.path.isdir(target):
         os.rename(hidden, target)
         return ""
@@ -137,7 +160,12 @@ def _put(hidden: str, target: str) -> str:
     try:
         os.rename(hidden, target)
     except BaseException:
-        os.rename(aside, target)
+        try:
+            os.rename(aside, target)
+        except OSError as error:
+            if error.errno not in _MET:
+                raise
+            shutil.rmtree(aside, ignore_errors=True)  # a newer one is there by now
         raise
     return aside
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from unmoor.filing import BriefReader, InflatingReader, Reader, open_reader
+from unmoor.steady import current
 from unmoor.values.nodes import deflated
 
 __all__ = ["open_spans"]
@@ -23,7 +24,7 @@ def open_spans(path: str | os.PathLike[str]) -> Iterator[Callable[[str], Reader]
 
     It may be called from several threads. The first files stay open until the end, the others while they are read.
     """
-    text = os.fspath(path)
+    text, reading = os.fspath(path), current()
     folder = text if os.path.isdir(text) else os.path.dirname(text)
     with ExitStack() as stack:
         readers: dict[str, Reader] = {}
@@ -45,8 +46,8 @@ def open_spans(path: str | os.PathLike[str]) -> Iterator[Callable[[str], Reader]
 
         def plain(place: str) -> Reader:
             if len(kept) == _MOST_OPEN:
-                return BriefReader(place)
-            kept.append(stack.enter_context(open_reader(place)))
+                return BriefReader(place, None if reading is None else reading.first(place))
+            kept.append(stack.enter_context(open_reader(place, reading=reading)))
             return kept[-1]
 
         yield reader

@@ -23,7 +23,7 @@ __all__ = ["OpenSpan", "Reading"]
 OpenSpan = Callable[[str], Reader]
 
 #: Bytes summed at a time: read by one call and summed while they are in the cache.
-CHUNK: Final = 512 << 10
+CHUNK: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -94,14 +94,15 @@ class Reading:
         nbytes = piece.end - piece.start
         reader = self._open_span(block.span.file)
         memory = into.memory() if into is not None else None
+        apart = block.in_part and self._wants(block)
+        at, summed = block.span.offset + piece.start, piece.counted or apart
         if into is None or memory is None:
             data = buffer[:nbytes]
+            crc = self._fill(reader, at, data, checked=summed)
         else:
             data = memory[piece.start - into.start : piece.end - into.start]
-            self.touched.add(into.slot)
             into.sink.expect(piece.start - into.start, piece.end - into.start)
-        apart = block.in_part and self._wants(block)
-        crc = self._fill(reader, block.span.offset + piece.start, data, checked=piece.counted or apart)
+            crc = self._fill(reader, at, data, checked=summed, slot=into.slot)
         if apart:
             self.parts.append(Part(block.storage, piece.start, piece.end, crc))
         for run in piece.runs:
@@ -124,15 +125,19 @@ class Reading:
     def _wants(self, block: Block) -> bool:
         return self._checked and block.storage.crc32 is not None
 
-    def _fill(self, reader: Reader, offset: int, target: memoryview, *, checked: bool) -> int:
-        if not checked:
-            read_into(reader, offset, target)
-            return 0
-        crc = 0
-        for start in range(0, len(target), CHUNK):
-            chunk = target[start : start + CHUNK]
-            read_into(reader, offset + start, chunk)
-            crc = crc32(chunk, crc)
+    def _fill(self, reader: Reader, offset: int, target: memoryview, *, checked: bool, slot: str = "") -> int:
+        """Read into `target`, the memory of `slot` where one is given: it counts as written to once a byte comes."""
+        crc, size = 0, CHUNK if checked else max(1, len(target))
+        for start in range(0, len(target), size):
+            chunk, got = target[start : start + size], 0
+            if slot and not start:
+                got = reader.some_into(offset, chunk)
+                if got > 0:
+                    self.touched.add(slot)
+            if got < len(chunk):
+                read_into(reader, offset + start + got, chunk[got:])
+            if checked:
+                crc = crc32(chunk, crc)
         return crc
 
     def _hold(self, block: Block, crc: int) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NoReturn
 
-from unmoor.errors import CorruptFile, RestoreError
+from unmoor.errors import CorruptFile, ReadError, RestoreError
+from unmoor.steady import refuse_changed
 from unmoor.values.plan import Copy
 
 from . import crew
@@ -66,8 +67,8 @@ def stream(
     same memory (`Slot.alias`) the last wins. `buffers` are what the sinks' devices copy best from.
 
     Raises MismatchError, with nothing changed, for copies that cannot be carried out; CorruptFile for a wrong checksum
-    or a file cut short, and RestoreError for a sink or a disk that failed, both with the slots written to so far in
-    `done`.
+    or a file cut short, ReadError for a disk and RestoreError for a sink that failed, all with the slots written to so
+    far in `done`.
     """
     begin = time.perf_counter()
     refuse_impossible(copies, sinks)
@@ -96,6 +97,8 @@ def stream(
             )
             crew.run(jobs, reading.read, threads=threads, buffer_bytes=buffer_bytes, buffers=buffers)
             parts += reading.parts
+        if any(verify == "none" or block.in_part or block.storage.crc32 is None for block in blocks):
+            refuse_changed()  # no checksum would tell
     if progress is not None:
         due = sum(block.wanted for wave in waves for block in wave)
         meter.advance(due + (_whole_bytes(copies) if verify == "first" else 0) - meter.total)
@@ -155,10 +158,10 @@ def _telling(touched: set[str]) -> Iterator[None]:
     """Errors that leave know which slots were written to."""
     try:
         yield
-    except (CorruptFile, RestoreError) as error:
+    except (CorruptFile, ReadError, RestoreError) as error:
         error.done = frozenset(touched)
         raise
     except OSError as error:
         failure = RestoreError(f"reading failed: {error}", path=str(error.filename or ""))
-        failure.done = frozenset(touched)
+        failure.done, failure.errno = frozenset(touched), error.errno
         raise failure from error

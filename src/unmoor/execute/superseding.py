@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from unmoor.errors import CorruptFile, MachineError
 from unmoor.values.superseded import SECTOR, Ends, split_ends
 
+from .writing_all import append_all
 from .zipping import ZIP64_FROM, Member, central, descriptor, end_records, local_header, place
 
 __all__ = ["STRIDE", "Addition", "Tail", "addition", "append", "locked"]
@@ -147,10 +148,8 @@ class _FileTail:
         self.handle = handle
 
     def write(self, offset: int, data: bytes) -> None:
-        rest = memoryview(data)
         os.lseek(self.handle, offset, os.SEEK_SET)
-        while rest:
-            rest = rest[os.write(self.handle, rest) :]
+        append_all(self.handle, data)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.handle, size)

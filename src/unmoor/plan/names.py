@@ -27,6 +27,7 @@ __all__ = [
     "WRAPPER_SEGMENTS",
     "NameMatch",
     "Reading",
+    "all_without_wrappers",
     "apply_rename",
     "match_names",
     "without_wrappers",
@@ -38,6 +39,9 @@ WRAPPER_SEGMENTS: Final = frozenset(wrapping.WRAPPER_SEGMENTS)
 
 _SEGMENT: Final = re.compile(rf"(?:^|\.)(?:{'|'.join(sorted(WRAPPER_SEGMENTS))})(?:\.|$)")
 """Finds a wrapper's segment in a name; most names have none."""
+
+_BETWEEN: Final = ".\n."
+"""Parts names that are searched as one text."""
 
 Shape = tuple[int, ...]
 
@@ -142,13 +146,23 @@ def without_wrappers(name: str) -> str:
     return ".".join([part for part in name.split(".") if part not in WRAPPER_SEGMENTS])
 
 
+def all_without_wrappers(names: Sequence[str], wrappers: Iterable[str]) -> list[str]:
+    """`without_wrappers` of names that hold no other segments of wrappers than these: as one text, at a tenth of it."""
+    text = f".{_BETWEEN.join(names)}."
+    for segment in wrappers:
+        while f".{segment}." in text:
+            text = text.replace(f".{segment}.", ".")
+    bare = [name[1:-1] for name in text.split("\n")]
+    return bare if len(bare) == len(names) else [without_wrappers(name) for name in names]
+
+
 def wrappers_in(names: Iterable[str]) -> list[str]:
     """The wrappers' segments that stand anywhere in the names, sorted. All names are searched as one text.
 
     >>> wrappers_in(["module.encoder.weight", "my_module.bias"])
     ['module']
     """
-    text = "." + ".\n.".join(names) + "."
+    text = f".{_BETWEEN.join(names)}."
     return sorted(segment for segment in WRAPPER_SEGMENTS if f".{segment}." in text)
 
 
@@ -223,13 +237,11 @@ def _bare_readings(bare: Mapping[str, str], live: Mapping[str, Shape]) -> Iterat
 
 def _bare(names: Collection[str]) -> dict[str, str] | None:
     """Name without wrappers' segments -> name; None where two names would become one."""
-    if not wrappers_in(names):
+    wrappers = wrappers_in(names)
+    if not wrappers:
         return {name: name for name in names}
-    made: dict[str, str] = {}
-    for name in names:
-        if made.setdefault(without_wrappers(name), name) != name:
-            return None
-    return made
+    made = dict(zip(all_without_wrappers(tuple(names), wrappers), names, strict=True))
+    return made if len(made) == len(names) else None
 
 
 def _prefix_readings(saved: Mapping[str, str], live: list[str], also: str) -> Iterator[Reading]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-__all__ = ["BY_STRUCTURE", "MANIFEST", "UNORDERED", "Rows", "parsed", "sound"]
+__all__ = ["BY_STRUCTURE", "MANIFEST", "UNORDERED", "Rows", "leading", "parsed", "sound"]
 
 MANIFEST: Final = "unmoor/manifest.json"
 """The record below the top folder of an archive that holds it."""
@@ -71,6 +71,30 @@ def parsed(text: bytes) -> Any:
     except ValueError:
         return json.loads(text)
     return {**head, _STORAGES: Rows(text[start + len(_MARK) - 1 : -1])}
+
+
+def leading(text: bytes, wanted: Collection[str]) -> dict[str, Any]:
+    """Those of the `wanted` objects, lists and texts that stand at the head of a manifest, which may be cut anywhere.
+
+    >>> leading(b'{"manifest":1,"values":{"step":5},"roles":{"mod', {"values", "roles"})
+    {'values': {'step': 5}}
+    """
+    words, at, found = text.decode("utf-8", "ignore"), 1, {}
+    decode = json.JSONDecoder().raw_decode
+    try:
+        while text[:1] == b"{" and len(found) < len(wanted):
+            key, at = decode(words, at)
+            if words[at] != ":":
+                break
+            value, at = decode(words, at + 1)
+            if key in wanted and type(value) in (dict, list, str):
+                found[key] = value
+            if words[at] != ",":
+                break
+            at += 1
+    except (ValueError, IndexError, RecursionError, TypeError):
+        return found
+    return found
 
 
 def _are_rows(text: bytes, at: int) -> bool:

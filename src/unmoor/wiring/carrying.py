@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from unmoor.errors import CorruptFile, MismatchError, RestoreError
+from unmoor.errors import CorruptFile, MismatchError, ReadError, RestoreError
 from unmoor.execute.reading import OpenSpan
 from unmoor.execute.streaming import Streamed, Verify, stream
 from unmoor.execute.together import Part
@@ -33,8 +33,11 @@ from unmoor.values.plan import (
     Step,
 )
 from unmoor.values.report import Report
+from unmoor.values.text import listing
 
 __all__ = ["Carrying"]
+
+_SHOWN: Final = 12
 
 
 class Carrying:
@@ -161,7 +164,7 @@ class Carrying:
         """Errors that leave say what was overwritten; objects that were loaded are put back."""
         try:
             yield
-        except (CorruptFile, RestoreError) as error:
+        except (CorruptFile, ReadError, RestoreError) as error:
             self._run.undo()
             moved = [step.label for step in self._of(MoveModule)]
             raise _told(error, moved, self._copies) from error
@@ -201,26 +204,43 @@ _COUNTERS: Final = (
 )
 
 
-def _told(error: CorruptFile | RestoreError, moved: Sequence[str], copies: Sequence[Copy]) -> Exception:
-    done: frozenset[str] = getattr(error, "done", frozenset())
+def _told(error: CorruptFile | ReadError | RestoreError, moved: Sequence[str], copies: Sequence[Copy]) -> Exception:
+    done = error.done
     rows = list(_overwritten(copies, done))
     changed = f"already overwritten: {', '.join(rows)}" if rows else "nothing was overwritten"
-    details = (*error.details, changed, *([f"already moved: {', '.join(moved)}"] if moved else []))
+    details = (*error.details, changed, *([f"already moved: {', '.join(moved)}"] if moved else []), *_names(copies, done))
     remedy = error.remedy
     if rows:
         remedy = (remedy + " " if remedy else "") + "Restore another checkpoint before training on."
-    made = type(error)(error.headline, details=details, remedy=remedy, path=error.path)
+    kind = CorruptFile if isinstance(error, CorruptFile) else RestoreError
+    made = kind(error.headline, details=details, remedy=remedy, path=error.path)
     made.done = done
+    if isinstance(made, RestoreError):
+        made.errno = getattr(error, "errno", None)
     return made
 
 
 def _overwritten(copies: Sequence[Copy], done: frozenset[str]) -> Iterator[str]:
-    labels = dict.fromkeys(c.label for c in copies if not c.slot.make)
-    for label in labels:
-        slots = {c.slot.id for c in copies if c.label == label and not c.slot.make}
-        hit = len(slots & done)
+    for label, slots, hit in _written(copies, done):
+        yield f"{label} ({'all' if len(hit) == len(slots) else f'{len(hit)} of {len(slots)} tensors'})"
+
+
+def _names(copies: Sequence[Copy], done: frozenset[str]) -> Iterator[str]:
+    """Which tensors of an object were written to, where it was not all of them."""
+    for label, slots, hit in _written(copies, done):
+        if len(hit) < len(slots):
+            yield f"of {label}: {listing([name.removeprefix(label + '/') for name in slots if name in hit], _SHOWN)}"
+
+
+def _written(copies: Sequence[Copy], done: frozenset[str]) -> Iterator[tuple[str, list[str], set[str]]]:
+    """Each live object that was written to: its label, the ids of its slots, and of those whose memory was."""
+    memory = {c.slot.id: c.slot.alias or c.slot.id for c in copies if not c.slot.make}
+    written = {memory[one] for one in done if one in memory}
+    for label in dict.fromkeys(c.label for c in copies if not c.slot.make):
+        slots = list(dict.fromkeys(c.slot.id for c in copies if c.label == label and not c.slot.make))
+        hit = {one for one in slots if memory[one] in written}
         if hit:
-            yield f"{label} ({'all' if hit == len(slots) else f'{hit} of {len(slots)} tensors'})"
+            yield label, slots, hit
 
 
 def _counts(copies: Sequence[Copy]) -> dict[str, tuple[int, int]]:

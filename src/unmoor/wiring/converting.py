@@ -30,6 +30,7 @@ from unmoor.plan.taken import Taken
 from unmoor.plan.taking import take
 from unmoor.plan.told_roles import with_told_roles
 from unmoor.report.converting import conversion_text
+from unmoor.steady import one_reading
 from unmoor.values.catalog import Catalog
 from unmoor.values.conversion import Conversion
 from unmoor.values.manifests import UNORDERED
@@ -99,6 +100,7 @@ class _Made:
     left_out: tuple[Change, ...]
 
 
+@one_reading()
 def convert_path(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -14,6 +14,7 @@ from unmoor.errors import UsageError
 from unmoor.filing import path_text
 from unmoor.plan.pairing import TensorPair, pair
 from unmoor.report.difference import difference_text, form_text
+from unmoor.steady import one_reading, refuse_changed
 from unmoor.values.catalog import Catalog
 from unmoor.values.difference import Difference, Distance, Retagged, TensorDifference
 from unmoor.values.nodes import TensorNode
@@ -27,6 +28,7 @@ _UNTAGGED: Final = frozenset({"safetensors", "dcp", "deepspeed"})
 """Formats that keep no device tags."""
 
 
+@one_reading()
 def diff_paths(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
@@ -51,6 +53,7 @@ def diff_paths(
         outcome = compare_data(
             one, other, held, atol=atol, rtol=rtol, buffer_bytes=buffer_bytes, threads=threads, progress=progress
         )
+        refuse_changed()
     distances = {id(held[number]): distance for number, distance in outcome.distances.items()}
     changed = tuple(_changed(found.pairs, distances, within=bool(atol or rtol) and not structure))
     made = Difference(

@@ -18,6 +18,7 @@ from unmoor.live.trusted import Unpickler, trusted_names
 from unmoor.plan.byteorder import swap_units
 from unmoor.plan.choose import array_nodes
 from unmoor.plan.placement import Wish, place_storages
+from unmoor.steady import one_reading
 from unmoor.values.catalog import Catalog
 
 from .spans import open_spans, refuse_without_data
@@ -25,6 +26,7 @@ from .spans import open_spans, refuse_without_data
 __all__ = ["load_tree"]
 
 
+@one_reading()
 def load_tree(
     path: str | os.PathLike[str],
     *,

@@ -13,6 +13,7 @@ from unmoor.errors import MachineError, UsageError
 from unmoor.execute.commit import publish, real_path
 from unmoor.filing import path_text
 from unmoor.report.page import Assets, page_html
+from unmoor.steady import one_reading
 from unmoor.values.catalog import Catalog
 from unmoor.values.pausing import collector_paused
 from unmoor.version import __version__
@@ -22,6 +23,7 @@ __all__ = ["make_page"]
 _BEGINNING: Final = b"<!doctype html>"
 
 
+@one_reading()
 def make_page(source: str | os.PathLike[str] | Catalog, target: str | os.PathLike[str] | None) -> str:
     """The page of a checkpoint as text; where `target` is given, it is written there too."""
     assets = _assets()

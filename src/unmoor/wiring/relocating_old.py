@@ -12,6 +12,7 @@ from unmoor.describe.torch_tar import storage_heads
 from unmoor.errors import SaveError
 from unmoor.execute.commit import publish
 from unmoor.execute.duplicating import copy_bytes
+from unmoor.execute.writing_all import append_all
 from unmoor.filing import Reader, open_reader, read
 from unmoor.plan.relocating import Retagging
 from unmoor.plan.retagging import retagged, retagged_head
@@ -114,9 +115,7 @@ def _write(source: str, target: str, pieces: Sequence[Piece], advance: Callable[
                 copy_bytes(old, new, piece.offset, piece.nbytes, advance=advance)
                 continue
             os.lseek(new, 0, os.SEEK_END)
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[os.write(new, rest) :]
+            append_all(new, piece)
     finally:
         os.close(old)
         os.close(new)

@@ -32,6 +32,7 @@ from unmoor.live.pickling import StorageBlob
 from unmoor.live.stored import Extent, pickle_stored
 from unmoor.live.trees import Realizer
 from unmoor.report.restore import receipt_text
+from unmoor.steady import one_reading
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Storage
@@ -60,6 +61,7 @@ class _Job:
     storages: dict[str, Storage] = field(default_factory=dict)
 
 
+@one_reading()
 def repartition_zero(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -24,6 +24,7 @@ from unmoor.plan.likeness import likeness
 from unmoor.plan.policy import CHOICES, Policy
 from unmoor.plan.restore import plan_restore
 from unmoor.report.restore import plan_text
+from unmoor.steady import one_reading
 from unmoor.values.catalog import Catalog
 from unmoor.values.pausing import collector_paused
 from unmoor.values.plan import Plan
@@ -83,6 +84,7 @@ def _check(asked: Asked) -> None:
         )
 
 
+@one_reading()
 @collector_paused()
 def prepare(path: str, asked: Asked, catalog: Catalog | None = None) -> tuple[Plan, Handles]:
     """The plan for what was asked, and the live objects behind it. Changes nothing.
@@ -130,6 +132,7 @@ def _patterns(word: str, value: Any) -> tuple[str, ...] | None:
     return found
 
 
+@one_reading()
 @collector_paused()
 def restore_path(
     path: str,

@@ -16,6 +16,7 @@ from unmoor.live.pickling import StorageBlob, pickle_tree
 from unmoor.live.rings import rings_for
 from unmoor.report.restore import receipt_text
 from unmoor.values.catalog import Catalog
+from unmoor.values.progress import VALUES, told
 from unmoor.values.ranks import RANKS
 from unmoor.values.report import Receipt
 from unmoor.version import __version__
@@ -23,7 +24,7 @@ from unmoor.version import __version__
 from .saving_flat import SUFFIX, write_safetensors
 from .writing import Draft, write_draft
 
-__all__ = ["draft_of", "receipt_of", "world", "write_content", "writer"]
+__all__ = ["draft_of", "head", "receipt_of", "world", "write_content", "writer"]
 
 
 def write_content(
@@ -72,12 +73,20 @@ def receipt_of(path: str, content: Content, nbytes: int, seconds: float) -> Rece
 
 def _manifest(content: Content) -> dict[str, Any]:
     return {
-        "manifest": 1,
-        **writer(),
+        **head(content),
         **world(content),
         "roles": content.roles,
         "numpy": [list(keys) for keys in content.arrays],
     }
+
+
+def head(content: Content) -> dict[str, Any]:
+    """What a manifest begins with: the few values of the tree that tell how far the run is, once more, and who writes.
+
+    A listing of many checkpoints reads them there; where they are not plain they are left to the tree.
+    """
+    values = told(content.tree)
+    return {"manifest": 1, **({} if values is None else {VALUES: values}), **writer()}
 
 
 def world(content: Content) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from unmoor.errors import SaveError
 from unmoor.execute.checksums import crc32
 from unmoor.execute.folder_commit import Staging, publish_folder
 from unmoor.values.catalog import Catalog
+from unmoor.values.progress import VALUES
 from unmoor.values.text import key_text
 
 __all__ = ["Completion", "is_own"]
@@ -51,12 +52,19 @@ class Completion:
         Raises SaveError where it does not read back as it was meant, or where the system refuses.
         """
         folder = self.staging.beside(self.path)
-        recorded = {**self.manifest, "save_id": save_id, "metadata": _sum(os.path.join(folder, METADATA))}
+        own = {"save_id": save_id, "metadata": _sum(os.path.join(folder, METADATA))}
+        recorded = _recorded(self.manifest, own)
         _write(os.path.join(folder, MANIFEST), recorded)
         found = describe_path(folder)
         _hold_against(found, self.promise, self.path)
-        _write(os.path.join(folder, MANIFEST), {**recorded, "files": found.facts["sums"]})
+        _write(os.path.join(folder, MANIFEST), _recorded(self.manifest, {**own, "files": found.facts["sums"]}))
         publish_folder(self.staging, self.path)
+
+
+def _recorded(manifest: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest with what is known of its files, which stands at its head where a listing finds it."""
+    head = {key: manifest[key] for key in ("manifest", VALUES) if key in manifest}
+    return {**head, **own, **manifest}
 
 
 def _sum(path: str) -> list[int]:

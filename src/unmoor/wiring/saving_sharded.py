@@ -28,7 +28,7 @@ from unmoor.values.ranks import RANKS
 from unmoor.values.report import Receipt
 from unmoor.values.text import listing
 
-from .saving import writer
+from .saving import head
 from .saving_flat import SUFFIX
 from .saving_folder import Completion, is_own
 
@@ -229,8 +229,7 @@ def _completion(
     kind, rows, *rest = share.frame
     frame = [kind, [*rows, [RANKS, ["dict", [[rank, found] for rank, found in own.items()]]]], *rest]
     manifest = {
-        "manifest": 1,
-        **writer(),
+        **head(content),
         "world_size": len(heard),
         "roles": content.roles,
         "numpy": [list(keys) for keys in (*content.arrays, *((RANKS, *keys) for keys in compared.arrays))],

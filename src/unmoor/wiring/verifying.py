@@ -16,6 +16,7 @@ from unmoor.errors import CorruptFile, UnmoorError
 from unmoor.execute.audit import Wrong, audit
 from unmoor.filing import path_text
 from unmoor.report.verification import verification_text
+from unmoor.steady import current, one_reading, written_to
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage, deflated
 from unmoor.values.pausing import collector_paused
@@ -67,6 +68,7 @@ def _with_newest(made: Verification, *, buffer_bytes: int, threads: int) -> Veri
     return replace(made, newest=large)
 
 
+@one_reading()
 def _verified(text: str, *, buffer_bytes: int, threads: int, progress: Callable[[int], None] | None) -> Verification:
     begin = time.perf_counter()
     with metadata_kept(), collector_paused():
@@ -76,8 +78,8 @@ def _verified(text: str, *, buffer_bytes: int, threads: int, progress: Callable[
     names: Names = names_by_span(catalog) if catalog is not None else names_without(root, held.formats)
     with open_spans(root) as open_span:
         wrong = audit(held.records, open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, progress=progress)
-    faults = [*_structure([*([broken] if broken else []), *held.errors]), *(_bad(one, names) for one in wrong)]
-    faults = _once(faults)
+    broken = [*_changed(), *broken, *held.errors]
+    faults = _once([*_structure(broken), *(_bad(one, names) for one in wrong)])
     summed = [record for record in held.records if record.crc32 is not None]
     bad = {(one.record.span.file, one.record.span.offset) for one in wrong}
     good = {(record.span.file, record.span.offset) for record in summed} - bad
@@ -94,12 +96,18 @@ def _verified(text: str, *, buffer_bytes: int, threads: int, progress: Callable[
     )
 
 
-def _described(path: str) -> tuple[Catalog | None, CorruptFile | None]:
+def _described(path: str) -> tuple[Catalog | None, list[CorruptFile]]:
     """The catalog of a checkpoint, or why it has none."""
     try:
-        return describe_path(path), None
+        return describe_path(path), []
     except CorruptFile as error:
-        return None, error
+        return None, [error]
+
+
+def _changed() -> list[CorruptFile]:
+    """The files that were written to while they were verified: what else is wrong may come of that."""
+    reading = current()
+    return [written_to(path) for path in (reading.written_to() if reading is not None else ())]
 
 
 def _structure(errors: Iterable[CorruptFile]) -> list[BadData]:

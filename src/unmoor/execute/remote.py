@@ -1,0 +1,75 @@
+"""Puts an object in its place behind a URL whole or not at all, as `commit.publish` does a file.
+
+Decides nothing about what is saved. A store's refusal becomes a SaveError that says what is there now.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from unmoor.errors import FileError, ReadError, SaveError
+from unmoor.remote.drafts import Draft, draft_at
+from unmoor.remote.looking import found
+
+__all__ = ["publish_remote", "save_failure", "written_draft"]
+
+
+@contextmanager
+def publish_remote(url: str, *, needed: int, check: Callable[[str], None]) -> Iterator[str]:
+    """Write the object at `url` whole: yields the hidden name under which `written_draft` knows it.
+
+    When the block ends, the object is described from what was kept of it (`check`), completed, and the ends of what
+    the store then has are held against what was sent. When any of that fails, the upload is given up, and what was at
+    `url` is as before. Raises SaveError for what the store refuses; other exceptions pass through.
+    """
+    draft = _begun(url, needed)
+    try:
+        yield draft.name
+        check(draft.name)
+        draft.complete()
+    except BaseException as error:
+        gone = draft.discard()
+        if isinstance(error, ReadError | FileError):
+            raise _failure(error, draft, gone=gone) from None
+        raise
+    finally:
+        draft.close()
+
+
+def written_draft(name: str) -> Draft | None:
+    """The object that is being written under a hidden name; None for the path of a file."""
+    return draft_at(name)
+
+
+def _begun(url: str, needed: int) -> Draft:
+    try:
+        older = found(url)
+        if older is not None and older.is_folder:
+            raise SaveError(
+                f"{url} was not saved: it is a folder", remedy="Give the URL of a file.", path=url, errno=errno.EISDIR
+            )
+        return Draft(url, needed, older)
+    except ReadError as error:
+        raise save_failure(error, url) from None
+
+
+def _failure(error: ReadError | FileError, draft: Draft, *, gone: bool) -> SaveError:
+    details = []
+    if draft.older is not None and not draft.replaced:
+        details.append("the checkpoint that was there before is untouched")
+    elif draft.older is not None:
+        details.append("it has replaced the checkpoint that was there before; a store that keeps versions has that one")
+    if not gone:
+        details.append(f"what was sent of it could not be removed: {draft.name}, or an upload that was never completed")
+    made = save_failure(error, draft.url)
+    made.add_details(*details)
+    return made
+
+
+def save_failure(error: ReadError | FileError, url: str) -> SaveError:
+    """A store's refusal as the error of a save."""
+    code = error.errno if isinstance(error, ReadError) else None
+    headline = f"{url} was not saved: {error.headline.removeprefix(f'{url} ')}"
+    return SaveError(headline, details=error.details, remedy=error.remedy, path=url, errno=code)

@@ -1,0 +1,229 @@
+"""An object behind a URL, read by ranges: what is asked for and little more, of one version of it.
+
+Small reads, as of headers and lists, go through blocks that are kept; a large read is one request for each some MiB. Every
+request names the version that was seen at first, or is held against it: a replaced object is an error, never a mix.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from unmoor import urls
+from unmoor.errors import CorruptFile, NotACheckpoint, ReadError, UsageError
+
+from .drafts import draft_at
+from .stores import Facts, Store, facts_of, is_absent, is_replaced, patiently, store_of
+
+__all__ = ["GRAIN", "RemoteReader", "open_remote"]
+
+GRAIN: Final = 4 << 20
+"""Bytes of one request for data: enough that its answer takes longer than its way."""
+BLOCK: Final = 64 << 10
+"""Bytes in which small reads are kept."""
+_HEAD: Final = 4
+"""Blocks that are fetched at the beginning of a file: a mark, a header, or the pickle of most."""
+_TAIL: Final = 8
+"""Blocks that are fetched at its end: the list of a zip and the manifest before it."""
+_AHEAD: Final = 16
+"""Blocks that are fetched at most where one small read follows another."""
+_KEPT: Final = 256
+_EMPTY: Final = 3
+"""How often a store may answer with nothing."""
+
+
+class RemoteReader:
+    """Positional access to an object. `grain` is how many bytes a read should have where it is for data."""
+
+    grain: Final = GRAIN
+
+    def __init__(self, store: Store, facts: Facts) -> None:
+        self.path, self.size = store.url, facts.nbytes
+        self._store, self._first = store, facts
+        self._fetch, self._pinned = _fetcher(store, facts)
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._ahead, self._next = 1, -1
+        self._lock = threading.Lock()
+
+    def some_into(self, offset: int, target: memoryview) -> int:
+        """Read at most len(target) bytes from `offset`: of data as many as one request is for."""
+        wanted = min(len(target), self.size - offset)
+        if wanted <= 0:
+            return 0
+        if wanted >= BLOCK * _TAIL:
+            data = self._asked(offset, min(wanted, GRAIN))
+        else:
+            data = self._kept(offset, wanted)
+        target[: len(data)] = data
+        return len(data)
+
+    def _kept(self, offset: int, wanted: int) -> bytes:
+        first, last = offset // BLOCK, (offset + wanted - 1) // BLOCK
+        found: list[bytes] = []
+        for number in range(first, last + 1):
+            block = self._block(number, last)
+            found.append(block)
+            if len(block) < BLOCK:
+                break
+        return b"".join(found)[offset - first * BLOCK :][:wanted]
+
+    def _block(self, number: int, last: int) -> bytes:
+        """One block; where it is missing, it is fetched with those up to `last`, and with what is likely wanted next."""
+        with self._lock:
+            known = self._blocks.get(number)
+            if known is not None:
+                self._blocks.move_to_end(number)
+                return known
+            start, stop = self._range(number, last)
+        data = self._whole(start * BLOCK, min(stop * BLOCK, self.size))
+        with self._lock:
+            for at in range(start, stop):
+                piece = data[(at - start) * BLOCK : (at - start + 1) * BLOCK]
+                if piece:
+                    self._blocks[at] = piece
+            found = self._blocks[number]
+            while len(self._blocks) > _KEPT:
+                self._blocks.popitem(last=False)
+        return found
+
+    def _range(self, number: int, last: int) -> tuple[int, int]:
+        """The blocks to fetch: more at both ends of the file, and more and more where reads follow each other."""
+        final = (self.size - 1) // BLOCK
+        if last >= final - 1:
+            return max(0, min(number, final + 1 - _TAIL)), final + 1
+        self._ahead = min(2 * self._ahead, _AHEAD) if number == self._next else _HEAD if number == 0 else 1
+        stop = min(max(last + 1, number + self._ahead), final + 1)
+        self._next = stop
+        return number, stop
+
+    def _whole(self, start: int, stop: int) -> bytes:
+        """Bytes of an object however many answers it takes."""
+        data = self._asked(start, stop - start)
+        while len(data) < stop - start:
+            data += self._asked(start + len(data), stop - start - len(data))
+        return data
+
+    def _asked(self, offset: int, nbytes: int) -> bytes:
+        """One request; fewer bytes where the answer breaks off, never none. Those it has are of the version seen first."""
+        for _ in range(_EMPTY):
+            try:
+                data = patiently(lambda: self._fetch(offset, offset + nbytes), self.path, "read")
+            except (ReadError, OSError, ValueError) as error:
+                raise self._refusal(error) from None
+            self._hold(len(data), nbytes)
+            if data:
+                return data
+        raise self._changed("ends before the length that it was said to have")
+
+    def _hold(self, got: int, asked: int) -> None:
+        if got > asked:
+            raise UsageError(
+                f"{self.path} cannot be read in parts: its server sent {got:,} bytes where {asked:,} were asked for",
+                remedy="Download it first, then give its path.",
+                path=self.path,
+            )
+        if not self._pinned and facts_of(self._store).identity != self._first.identity:
+            raise self._changed("was replaced")
+
+    def _refusal(self, error: Exception) -> Exception:
+        if is_replaced(error):
+            return self._changed("was replaced")
+        if is_absent(error):
+            return self._changed("was removed")
+        if isinstance(error, ValueError):
+            return UsageError(
+                f"{self.path} cannot be read in parts: {urls.hushed(str(error))}",
+                remedy="Download it first, then give its path.",
+                path=self.path,
+            )
+        return error
+
+    def _changed(self, how: str) -> CorruptFile:
+        return CorruptFile(
+            f"{self.path} {how} while it was read", remedy="Read it again once nothing writes to it.", path=self.path
+        )
+
+
+@contextmanager
+def open_remote(url: str) -> Iterator[Any]:
+    """A reader of the object behind a URL: of what is kept of it while this process writes it.
+
+    Raises NotACheckpoint where nothing is there, or a folder is; ReadError for what the store refuses.
+    """
+    draft = draft_at(url)
+    yield opened(url) if draft is None else draft.reader()
+
+
+def opened(url: str) -> RemoteReader:
+    """The object behind a URL, as it is now."""
+    store = store_of(url)
+    try:
+        facts = facts_of(store)
+    except FileNotFoundError:
+        raise NotACheckpoint(f"{url} does not exist", remedy=_near(store), path=url) from None
+    if facts.is_folder:
+        raise NotACheckpoint(f"{url} is a folder, not a checkpoint file", path=url)
+    if facts.nbytes < 0:
+        raise UsageError(
+            f"{url} cannot be read in parts: its server does not say how long it is",
+            remedy="Download it first, then give its path.",
+            path=url,
+        )
+    return RemoteReader(store, facts)
+
+
+def _near(store: Store) -> str:
+    """What else lies in the folder."""
+    folder = urls.parent(store.url)
+    try:
+        names = sorted(str(row["name"]).rstrip("/").rpartition("/")[2] for row in store.fs.ls(
+            store.path.rpartition("/")[0], detail=True))  # fmt: skip
+    except Exception:  # noqa: BLE001 - it is only for a hint
+        return ""
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"{folder} holds: {shown}." if names else ""
+
+
+Fetch = Callable[[int, int], bytes]
+
+
+def _fetcher(store: Store, facts: Facts) -> tuple[Fetch, bool]:
+    """What gives the bytes from one position to another, and whether it gives them of this version alone."""
+    from fsspec.spec import AbstractBufferedFile
+
+    if "memory" in store.schemes:
+        return lambda start, stop: store.fs.cat_file(store.path, start=start, end=stop), False
+    web = bool(store.schemes & {"http", "https"})
+    strong = bool(facts.tag) and not facts.tag.startswith("W/")
+    how = {"headers": {**store.fs.kwargs.get("headers", {}), "If-Match": facts.tag}} if web and strong else {}
+    handle = patiently(lambda: store.fs.open(store.path, "rb", cache_type="none", **how), store.url, "opened")
+    if not isinstance(handle, AbstractBufferedFile):
+        return _seeking(handle), False
+    fetch: Fetch = handle._fetch_range
+    pinned = (web and strong) or bool(store.schemes & {"s3", "s3a"})
+    return (fetch if store.fs.async_impl else _one_by_one(fetch)), pinned
+
+
+def _seeking(handle: Any) -> Fetch:
+    lock = threading.Lock()
+
+    def fetch(start: int, stop: int) -> bytes:
+        with lock:
+            handle.seek(start)
+            data: bytes = handle.read(stop - start)
+            return data
+
+    return fetch
+
+
+def _one_by_one(fetch: Fetch) -> Fetch:
+    lock = threading.Lock()
+
+    def alone(start: int, stop: int) -> bytes:
+        with lock:
+            return fetch(start, stop)
+
+    return alone

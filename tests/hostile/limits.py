@@ -1,0 +1,60 @@
+"""What looking at a file may cost, measured in this process: seconds of CPU, and memory at its highest.
+
+The promise: at most 2 s of CPU and 64 MiB beyond the file for a file of 1 MiB, and in proportion for smaller ones.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from unmoor.errors import UnmoorError
+
+__all__ = ["MIB", "Cost", "answer", "cost"]
+
+MIB = 1 << 20
+_SLACK_BYTES = 4 * MIB
+_SLACK_SECONDS = 0.5
+
+
+class Cost(NamedTuple):
+    """What a call gave (a value, or the error of this package that it raised), and what it took."""
+
+    outcome: Any
+    seconds: float
+    peak: int
+
+    def faults(self, nbytes: int) -> list[str]:
+        """Which bounds were broken, for a file of `nbytes`. A slow machine has four times the seconds."""
+        share = max(nbytes, 1) / MIB
+        most, longest = 64 * MIB * share + nbytes + _SLACK_BYTES, 4 * (2 * share + _SLACK_SECONDS)
+        found = [f"{self.peak / MIB:.1f} MiB, {most / MIB:.1f} allowed"] if self.peak > most else []
+        return found + ([f"{self.seconds:.2f} s, {longest:.2f} allowed"] if self.seconds > longest else [])
+
+
+def answer(call: Callable[[], Any]) -> Any:
+    """What a call gives, or the error of this package that it raises; any other error is a fault, and passes."""
+    try:
+        return call()
+    except UnmoorError as error:
+        return error
+
+
+def cost(call: Callable[[], Any]) -> Cost:
+    """A call, made twice: once for its time, once for its memory, which is slow to follow."""
+    gc.collect()
+    begin = time.process_time()
+    outcome = answer(call)
+    seconds = time.process_time() - begin
+    del outcome
+    gc.collect()
+    tracemalloc.start()
+    try:
+        outcome = answer(call)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return Cost(outcome, seconds, peak)
