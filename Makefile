@@ -4,6 +4,7 @@
 #   make docs    builds the documentation and shows it at http://127.0.0.1:8000; it needs no network
 #   make pictures  the pictures of README and documentation, with Chromium
 #   make bench   speed beside every peer, into docs/performance.md
+#   make fuzz    every reader under fuzzing for an hour (FUZZ_SECONDS, FUZZ_SEED)
 #   make matrix  every cell of the matrix of optimizers, and its table
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ WORKERS ?= 2
 READY  := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check docs bench matrix pictures chromium clean
+.PHONY: demo test check docs bench fuzz matrix pictures chromium clean
 
 demo: $(READY)
 	@$(BIN)/unmoor demo
@@ -34,6 +35,10 @@ docs: $(READY)
 # Every optimizer, the whole product; `make test` takes the part of it that tests/matrix/cover.py describes.
 matrix: $(READY)
 	$(BIN)/python -m tests.matrix.optimizers
+
+# Generators, mutation and coverage over every reader; exits with 1 and the inputs where one breaks.
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz
 
 # Everything beside its peers, 20 minutes at most: docs/performance.md and its plots. It goes on where it was stopped.
 bench: $(READY)

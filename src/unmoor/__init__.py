@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import describe, device_fallback, plan, restore, save, snapshot
     from .api_files import convert, load, relocate, repartition, undo_relocate
+    from .api_folders import latest, runs
     from .api_looks import diff, doctor, page, verify
     from .api_runs import device_context, diagnose, explain, preflight, prove, to_device
     from .carried import gradients, resumable
@@ -40,12 +41,14 @@ if TYPE_CHECKING:
         UnsupportedFile,
         UsageError,
     )
+    from .training import Run
     from .values.catalog import Catalog, Part, TensorEntry
     from .values.conversion import Conversion
     from .values.diagnosis import Diagnosis
     from .values.difference import Difference
     from .values.explanation import Explanation
     from .values.finding import Finding
+    from .values.listing import Listing, Saved
     from .values.machine import Machine
     from .values.nodes import Opaque
     from .values.plan import Plan
@@ -53,12 +56,14 @@ if TYPE_CHECKING:
     from .values.proof import Proof
     from .values.relocation import Relocation
     from .values.report import Receipt, Report
+    from .values.run_events import Event
     from .values.verification import Verification
     from .version import __version__
 
 _HOMES = {
     "api": ("describe", "device_fallback", "plan", "restore", "save", "snapshot"),
     "api_files": ("convert", "load", "relocate", "repartition", "undo_relocate"),
+    "api_folders": ("latest", "runs"),
     "api_looks": ("diff", "doctor", "page", "verify"),
     "api_runs": ("device_context", "diagnose", "explain", "preflight", "prove", "to_device"),
     "errors": (
@@ -86,12 +91,14 @@ _HOMES = {
     ),
     "distributed.reader": ("CheckpointReader",),
     "carried": ("gradients", "resumable"),
+    "training": ("Run",),
     "values.catalog": ("Catalog", "Part", "TensorEntry"),
     "values.conversion": ("Conversion",),
     "values.diagnosis": ("Diagnosis",),
     "values.difference": ("Difference",),
     "values.explanation": ("Explanation",),
     "values.finding": ("Finding",),
+    "values.listing": ("Listing", "Saved"),
     "values.nodes": ("Opaque",),
     "values.plan": ("Plan",),
     "values.preflight": ("Preflight",),
@@ -99,6 +106,7 @@ _HOMES = {
     "values.machine": ("Machine",),
     "values.relocation": ("Relocation",),
     "values.report": ("Receipt", "Report"),
+    "values.run_events": ("Event",),
     "values.verification": ("Verification",),
     "version": ("__version__",),
 }
@@ -115,12 +123,14 @@ __all__ = [
     "DeviceMismatch",
     "Diagnosis",
     "Difference",
+    "Event",
     "Explanation",
     "FileError",
     "Finding",
     "FitError",
     "HostileFile",
     "KindError",
+    "Listing",
     "Machine",
     "MachineError",
     "MismatchError",
@@ -137,7 +147,9 @@ __all__ = [
     "Relocation",
     "Report",
     "RestoreError",
+    "Run",
     "SaveError",
+    "Saved",
     "TensorEntry",
     "TrustError",
     "UnmoorError",
@@ -154,6 +166,7 @@ __all__ = [
     "doctor",
     "explain",
     "gradients",
+    "latest",
     "load",
     "page",
     "plan",
@@ -163,6 +176,7 @@ __all__ = [
     "repartition",
     "restore",
     "resumable",
+    "runs",
     "save",
     "snapshot",
     "to_device",

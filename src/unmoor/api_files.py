@@ -110,6 +110,8 @@ def convert(
     storage: Literal["shared", "compact"] = "shared",
     opaque: Literal["refuse", "drop"] = "refuse",
     max_shard_size: int | str | None = None,
+    salvage: bool = False,
+    keep_damaged: bool = False,
     verify: Verify = "stream",
     buffer_bytes: int = BUFFER_BYTES,
     progress: Callable[[int], None] | None = None,
@@ -144,6 +146,9 @@ def convert(
         str, ...); of what is left, "refuse" lists all in an error, "drop" leaves it out and says so.
     max_shard_size: bytes, or text such as "5GB": the target is then a folder of safetensors files of at most that size
         and model.safetensors.index.json, as the hub of Hugging Face has it.
+    salvage: rescue what is whole of a damaged source: cut short, without its directory, with wrong checksums, with a
+        shard missing. What is lost is left out and listed by name in `Conversion.salvage`.
+    keep_damaged: with salvage, write data whose checksum does not hold too, as it is, and say so.
     verify: "stream" checks the source's checksums as data is written where that is possible, else before; "first" all
         of them before anything is written; "none" none.
     buffer_bytes: memory to use, in bytes; a folder takes as much again as one box of a tensor, at most 32 MiB.
@@ -166,7 +171,9 @@ def convert(
     from .wiring.converting import Wish, convert_path
 
     check_buffer(buffer_bytes)
-    wish = Wish(format, layout, only, drop, strip, rename, add, dtype, storage, opaque, max_shard_size)
+    wish = Wish(
+        format, layout, only, drop, strip, rename, add, dtype, storage, opaque, max_shard_size, salvage, keep_damaged
+    )
     return convert_path(
         source,
         target,

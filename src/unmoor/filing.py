@@ -14,9 +14,10 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, Protocol
 
+from . import urls
 from .errors import CorruptFile, NotACheckpoint, UsageError
 from .refusals import read_error
 from .steady import Identity, Reading, current, identity
@@ -29,6 +30,8 @@ __all__ = [
     "Reader",
     "SeekReader",
     "VectorReader",
+    "grain_of",
+    "local_path",
     "open_reader",
     "path_text",
     "why_absent",
@@ -37,7 +40,8 @@ __all__ = [
 HAS_PREADV: Final = hasattr(os, "preadv")
 _PIECE: Final = 1 << 16
 _NAMES_NOTHING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_MANGLED: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):[/\\](?P<rest>[^/\\].*)", re.DOTALL)
+"""What pathlib makes of a URL: two slashes are one to it."""
 
 
 class Reader(Protocol):
@@ -118,6 +122,7 @@ class FrontReader:
 
     def __init__(self, reader: Reader, size: int) -> None:
         self.path, self.size, self._reader = reader.path, size, reader
+        self.grain = grain_of(reader)
 
     def some_into(self, offset: int, target: memoryview) -> int:
         """Read at most len(target) bytes from `offset`."""
@@ -187,6 +192,12 @@ class _Inflating:
         return b""
 
 
+def grain_of(reader: Reader) -> int:
+    """How many bytes a read should have where each is a request to a server; 0 for a file of this machine."""
+    grain: int = getattr(reader, "grain", 0)
+    return grain
+
+
 def read_into(reader: Reader, offset: int, target: memoryview) -> None:
     """Fill `target` from `offset`. Raises CorruptFile where the file ends first."""
     done = 0
@@ -212,11 +223,36 @@ def read(reader: Reader, offset: int, nbytes: int) -> bytes:
 def path_text(path: object) -> str:
     """A path as text. Raises UsageError for anything that is no path, an open file among them."""
     if isinstance(path, str | bytes | os.PathLike):
-        return os.fsdecode(path)
+        text = os.fsdecode(path)
+        if isinstance(path, PurePath):
+            _refuse_mangled(text)
+        return urls.known(text) if urls.is_url(text) else text
     raise UsageError(
         f"a path was due, and a {type(path).__module__}.{type(path).__qualname__} was given",
         remedy="Files are read and written by position: pass the path itself, not an open file or a buffer.",
     )
+
+
+def local_path(path: object, verb: str) -> str:
+    """A path of this machine as text. Raises UsageError for a URL, whose object no `verb` can change or fill."""
+    text = path_text(path)
+    if urls.is_url(text):
+        raise UsageError(
+            f"{text} is a URL: unmoor.{verb} works on files of this machine alone",
+            remedy="Download it first, then upload what that gives; unmoor.convert reads and writes URLs.",
+            path=text,
+        )
+    return text
+
+
+def _refuse_mangled(text: str) -> None:
+    found = _MANGLED.fullmatch(text)
+    if found is not None and not os.path.lexists(f"{found['scheme']}:"):
+        raise UsageError(
+            f"{text} is a URL of which pathlib has made one slash of two",
+            remedy=f'Pass it as text: "{found["scheme"]}://{found["rest"]}".'.replace("\\", "/"),
+            path=text,
+        )
 
 
 @contextmanager
@@ -229,6 +265,12 @@ def open_reader(
     thread, where another thread does not hand over its own.
     """
     text = path_text(path)
+    if urls.is_url(text):
+        from .remote.reading import open_remote
+
+        with open_remote(text, reading or current()) as remote:
+            yield remote
+        return
     reading = reading or current()
     if reading is not None and not reading.leaves_out(text):
         with reading.kept((text, portable), lambda: _reader(_opened(text), text, portable=portable)) as kept:
@@ -284,8 +326,8 @@ def _shown(path: str) -> str:
 
 def _near(path: str) -> str:
     """What to do about a path that leads to no file: what kind of name it is, or what else lies there."""
-    if _URL.match(path):
-        return "Only files of this machine are read: download it first, then give its path."
+    if mangled := _MANGLED.fullmatch(path):
+        return f"Was it {mangled['scheme']}://{mangled['rest']}? pathlib makes one slash of two: pass URLs as text."
     if path.startswith("~"):
         return "~ is not expanded: pass os.path.expanduser(path)."
     if not path or "\0" in path:

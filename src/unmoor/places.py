@@ -1,6 +1,7 @@
 """What lies in a folder, and the few things that are done to whole files and folders: list, ask, remove.
 
-Knows nothing of checkpoints. All that names a place of the user's goes through here or through `filing.open_reader`.
+Knows nothing of checkpoints. All that names a place of the user's, a path or a URL, goes through here or through
+`filing.open_reader`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Entry", "entries", "exists", "is_folder", "join", "name_of", "remove", "tree_bytes"]
+from . import urls
+
+__all__ = ["Entry", "entries", "exists", "is_file", "is_folder", "join", "kinds", "name_of", "names",
+           "parent", "remove", "tree_bytes"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class Entry:
 
 def entries(folder: str) -> tuple[Entry, ...]:
     """What a folder holds, by name; what vanishes while it is listed is left out. Raises OSError as os.scandir does."""
-    return tuple(sorted(_entries(folder), key=lambda entry: entry.name))
+    found = _behind(folder) if urls.is_url(folder) else _entries(folder)
+    return tuple(sorted(found, key=lambda entry: entry.name))
 
 
 def _entries(folder: str) -> Iterator[Entry]:
@@ -54,29 +59,87 @@ def _link(folder: str, item: os.DirEntry[str]) -> str:
     return os.path.basename(target) if inside else target
 
 
+def _behind(url: str) -> Iterator[Entry]:
+    from .remote.looking import listed
+
+    for name, place, facts in listed(url):
+        yield Entry(name, place, facts.is_folder, 0 if facts.is_folder else max(0, facts.nbytes), facts.changed)
+
+
+def kinds(folder: str) -> Iterator[tuple[str, bool]]:
+    """The names in a folder, each with whether it is a folder itself; a link to nothing is a file that is missed.
+
+    What is neither is left out. Raises OSError as os.scandir does.
+    """
+    if urls.is_url(folder):
+        yield from ((entry.name, entry.is_folder) for entry in _behind(folder))
+        return
+    with os.scandir(folder) as found:
+        for item in found:
+            if item.is_dir():
+                yield item.name, True
+            elif item.is_file() or item.is_symlink():
+                yield item.name, False
+
+
+def names(folder: str) -> list[str]:
+    """The names in a folder. Raises OSError as os.listdir does."""
+    return [entry.name for entry in _behind(folder)] if urls.is_url(folder) else os.listdir(folder)
+
+
 def exists(path: str) -> bool:
     """Whether anything is there, a link that leads nowhere included."""
+    if urls.is_url(path):
+        from .remote.looking import found
+
+        return found(path) is not None
     return os.path.lexists(path)
 
 
 def is_folder(path: str) -> bool:
     """Whether it is a folder, or a link to one."""
+    if urls.is_url(path):
+        from .remote.looking import found
+
+        facts = found(path)
+        return facts is not None and facts.is_folder
     return os.path.isdir(path)
+
+
+def is_file(path: str) -> bool:
+    """Whether it is a file, or a link to one."""
+    if urls.is_url(path):
+        from .remote.looking import found
+
+        facts = found(path)
+        return facts is not None and not facts.is_folder
+    return os.path.isfile(path)
 
 
 def join(folder: str, *names: str) -> str:
     """The path of what lies in a folder."""
-    return os.path.join(folder, *names)
+    return urls.join(folder, *names) if urls.is_url(folder) else os.path.join(folder, *names)
 
 
 def name_of(path: str) -> str:
     """The last part of a path."""
-    return os.path.basename(path.rstrip("/"))
+    return urls.name_of(path) if urls.is_url(path) else os.path.basename(path.rstrip("/"))
+
+
+def parent(path: str) -> str:
+    """The folder in which it lies."""
+    return urls.parent(path) if urls.is_url(path) else os.path.dirname(path)
 
 
 def tree_bytes(path: str) -> int:
-    """How many bytes a file has, or all files of a folder together."""
-    if not is_folder(path):
+    """How many bytes a file has, or all files of a folder together. Raises OSError where nothing is there."""
+    if urls.is_url(path):
+        from .remote.looking import size_of
+
+        known = size_of(path)
+        if known is not None:
+            return known
+    elif not is_folder(path):
         return os.stat(path).st_size
     return sum(tree_bytes(item.path) if item.is_folder else item.nbytes for item in entries(path))
 
@@ -86,6 +149,11 @@ def remove(path: str) -> None:
 
     Raises OSError for what the system refuses.
     """
+    if urls.is_url(path):
+        from .remote.looking import remove_all
+
+        remove_all(path)
+        return
     try:
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)

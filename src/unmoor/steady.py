@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from .errors import CorruptFile, NotACheckpoint, UnmoorError
 from .refusals import read_error
 
-__all__ = ["Identity", "Opened", "Reading", "current", "identity", "leave_out", "one_reading", "refuse_changed", "written_to"]
+__all__ = ["Identity", "Opened", "Reading", "Shared", "current", "identity", "identity_of", "leave_out", "one_reading", "refuse_changed", "written_to"]
 
 Identity = tuple[int, int, int, int]
 """What tells one state of a file from another: device, inode, bytes, and the time of the last write in ns."""
@@ -39,6 +39,19 @@ class Opened(Protocol):
         """Read at most len(target) bytes from `offset`."""
 
 
+class Shared(Protocol):
+    """What reads an object behind a URL, by position, and sees itself that it stays the same."""
+
+    path: str
+    size: int
+
+    def some_into(self, offset: int, target: memoryview) -> int:
+        """Read at most len(target) bytes from `offset`."""
+
+    def close(self) -> None:
+        """Let it go."""
+
+
 @dataclass(slots=True)
 class _File:
     """A file that was read: what it was at first, and how it is read, None where it was closed again."""
@@ -54,6 +67,7 @@ class Reading:
     def __init__(self) -> None:
         self._files: dict[tuple[str, bool], _File] = {}
         self._left_out: list[str] = []
+        self._shared: dict[str, Shared] = {}
         self._lock = threading.Lock()
 
     def leave_out(self, path: str) -> None:
@@ -95,6 +109,13 @@ class Reading:
         self._files[key] = _File(key[0], now, opened if stays else None)
         return stays
 
+    def shared(self, url: str, open_object: Callable[[], Shared]) -> Shared:
+        """What reads the object behind a URL: of the version that was there when it was first asked for."""
+        with self._lock:
+            if url not in self._shared:
+                self._shared[url] = open_object()
+            return self._shared[url]
+
     def first(self, path: str) -> Identity | None:
         """What a file was when it was first read."""
         found = (file.first for file in self._files.values() if file.path == path)
@@ -109,7 +130,10 @@ class Reading:
         for file in self._files.values():
             if file.opened is not None:
                 os.close(file.opened.descriptor)
+        for shared in self._shared.values():
+            shared.close()
         self._files.clear()
+        self._shared.clear()
 
 
 _CURRENT: Final[ContextVar[Reading | None]] = ContextVar("reading", default=None)
@@ -169,17 +193,18 @@ def leave_out(path: str) -> None:
 
 def identity(descriptor: int) -> Identity:
     """What the system says of an open file."""
-    return _of(os.fstat(descriptor))
+    return identity_of(os.fstat(descriptor))
 
 
-def _of(facts: os.stat_result) -> Identity:
+def identity_of(facts: os.stat_result) -> Identity:
+    """The same, of what the system said."""
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 def _holds(file: _File) -> bool:
     """Whether a file is as it was: one that was replaced, or is gone, has been read as it was."""
     try:
-        now = identity(file.opened.descriptor) if file.opened is not None else _of(os.stat(file.path))
+        now = identity(file.opened.descriptor) if file.opened is not None else identity_of(os.stat(file.path))
     except OSError:
         return True
     return now == file.first or now[:2] != file.first[:2]

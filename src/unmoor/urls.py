@@ -109,7 +109,7 @@ def parent(url: str) -> str:
     before, head, after = _parts(url)
     start = head.index("://") + 3
     cut = head.rstrip("/").rfind("/")
-    return before + (head[:cut] if cut >= start else head) + after
+    return before + head[: max(cut, start)] + after
 
 
 def name_of(url: str) -> str:

@@ -54,7 +54,7 @@ def library() -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         made = Path(scratch, place.name)
-        flags = ["-O1", "-g", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
+        flags = ["-O1", "-shared", "-fPIC", "-pthread"]
         done = subprocess.run(
             [compiler, *flags, "-o", made, SOURCE, "-ldl"], capture_output=True, text=True, check=False
         )

@@ -161,7 +161,8 @@ static int place_of(int at, const char *path, char *out) { /* of a name, its las
     *name++ = 0;
     char parent[PATH_MAX];
     if (!realpath(joined[0] ? joined : "/", parent) || strlen(parent) + strlen(name) + 2 > PATH_MAX) return 0;
-    snprintf(out, PATH_MAX, "%s/%s", strcmp(parent, "/") ? parent : "", name);
+    strcpy(out, strcmp(parent, "/") ? parent : "");
+    strcat(strcat(out, "/"), name);
     return under(out);
 }
 

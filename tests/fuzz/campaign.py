@@ -125,7 +125,7 @@ class Fuzzer:
             seeds = seeds_of(name)
             if seeds:
                 _laid(seeds[0], place)
-        return next((found for found in (place / "f.pt", place / "d") if found.exists()), None)
+        return next((found for found in (place / "one" / "f.pt", place / "d") if found.exists()), None)
 
 
 def _where(error: BaseException) -> str:

@@ -17,7 +17,9 @@ from tests.fuzz.fingerprint import difference, fingerprint
 from tests.fuzz.guards import Guard
 from tests.fuzz.slow import WAYS, slowly
 from unmoor.describe import describe_path
+from unmoor.describe.machine import Machine
 from unmoor.describe.reading import read_pickle
+from unmoor.describe.rebuild import storage_parts
 from unmoor.describe.zips import read_archive
 from unmoor.errors import FileError, UnmoorError
 from unmoor.execute.checksums import combine, crc32
@@ -27,9 +29,13 @@ from unmoor.report.inspect import inspect_lines
 from unmoor.report.layout import cells, join_lines
 from unmoor.report.page import Assets, page_html
 from unmoor.values.catalog import Catalog
+from unmoor.values.dtypes import DTYPES
 from unmoor.values.manifests import parsed, sound
+from unmoor.values.nodes import Storage
 from unmoor.values.superseded import anchored_size, read_record, split_ends
 from unmoor.wiring.differing import diff_paths
+from unmoor.wiring.listing import listed
+from unmoor.wiring.salvaging import salvaged
 from unmoor.wiring.verifying import verify_path
 
 __all__ = ["Wrong", "at_bytes", "at_checkpoint", "at_json", "at_pickle"]
@@ -62,6 +68,12 @@ def at_checkpoint(files: Files, folder: Path, guard: Guard | None, other: Path |
     _same(catalog, lambda: describe_path(path), "describe")
     if isinstance(catalog, Catalog):
         _shown(catalog, (40, 80, 200)[mark % 3])
+    if mark % 4 == 2:
+        rows = _held(lambda: listed(folder / ("one" if "" in files else "d")), guard, nbytes, "runs")
+        _clean(str(rows).replace(str(folder), ""), "runs")
+        json.dumps(rows.to_json())
+    if mark % 4 == 3:
+        _held(lambda: salvaged(path, keep_damaged=mark % 8 == 3, buffer_bytes=1 << 20, threads=1), guard, nbytes, "salvage")
     if mark % 4 == 0:
         verified = _held(lambda: verify_path(path, buffer_bytes=1 << 20, threads=1, progress=None), guard, nbytes, "verify")
         _clean(getattr(verified, "text", ""), "verify")
@@ -82,7 +94,8 @@ def at_checkpoint(files: Files, folder: Path, guard: Guard | None, other: Path |
 def _laid(files: Files, folder: Path) -> str:
     """The input on disk: a file, or a folder of them."""
     if set(files) == {""}:
-        path = folder / "f.pt"
+        path = folder / "one" / "f.pt"
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(files[""])
         return str(path)
     path = folder / "d"
@@ -159,14 +172,23 @@ def _refereed(data: bytes, path: Path, catalog: Any) -> None:
 
 
 def at_pickle(files: Files, folder: Path, guard: Guard | None, other: Path | None) -> Any:
-    """Read a bare pickle and ask Python's unpickler."""
+    """Read a bare pickle, as one of torch too, and ask Python's unpickler."""
     data = files[""]
+    _held(lambda: read_pickle(data, path="f", where="f", persistent=_persistent, stored=_stored), guard, len(data), "torch pickle")
     with guard.looking(len(data)) if guard else nullcontext():
         reading = _tried(lambda: read_pickle(data, path="f", where="f"))
     _same(reading, lambda: read_pickle(data, path="f", where="f"), "read_pickle")
     if why := referees.of_pickle(data, reading):
         raise Wrong(f"pickle: {why}")
     return reading
+
+
+def _stored(machine: Machine, dtype: str, key: str, tag: str, numel: int) -> Storage:
+    return Storage(key, dtype, numel * DTYPES[dtype].itemsize, tag, None, None)
+
+
+def _persistent(machine: Machine, pid: Any) -> Storage:
+    return _stored(machine, *storage_parts(machine, pid, 5))
 
 
 def at_json(files: Files, folder: Path, guard: Guard | None, other: Path | None) -> Any:

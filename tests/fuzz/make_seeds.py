@@ -135,8 +135,8 @@ SEED_MAKERS: dict[str, Callable[[Path], Files]] = {
     "fsdp/two": _fsdp,
     "index/two": _index,
     "folder/accelerate": _dialect("accelerate"),
-    "folder/hf_trainer": _dialect("hf_trainer"),
-    "folder/guided_diffusion": _dialect("guided_diffusion"),
+    "folder/hf_trainer": _dialect("hf-trainer"),
+    "folder/guided_diffusion": _dialect("guided-diffusion"),
 }  # fmt: skip
 """Target and name of each seed, and what makes it in an empty folder."""
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from unmoor import filing
-from unmoor.describe import dcp, flat_ranks, items, reading, torch_legacy, torch_zip, zips
+from unmoor.describe import items, reading, torch_legacy, torch_zip, zip_bytes, zips
 from unmoor.execute import audit, comparing
 
 __all__ = ["WAYS", "slowly"]
@@ -48,18 +48,16 @@ def _small_windows(function: Any) -> Any:
 
 WAYS: dict[str, list[tuple[Any, str, Any]]] = {
     "no phrases": [(reading, "Phrases", lambda *_: None)],
-    "header by header": [(zips, "_Headers", OneByOne)],
+    "header by header": [(zips, "Headers", OneByOne), (zip_bytes, "Headers", OneByOne)],
     "seeking, in short reads": [(filing, "VectorReader", OnePiece)],
     "no item known": [(items.Items, "_find", lambda *_: None)],
     "manifest at once": [(torch_zip, "parsed", json.loads)],
-    "small windows": [(module, "read_pickle_at", _small_windows(reading.read_pickle_at)) for module in (torch_legacy,)],
+    "small windows": [(torch_legacy, "read_pickle_at", _small_windows(reading.read_pickle_at))],
     "zlib": [(audit, "crc32", zlib.crc32)],
     "small pieces": [(audit, "PIECE", 1 << 12), (audit, "CHUNK", 97), (audit, "SMALL", 1), (comparing, "FLAT", 64), (comparing, "STRETCH", 64),
                      (comparing, "SMALL", 0)],  # fmt: skip
 }
 """Each slow way by name: modules or classes, what of them is replaced, and by what."""
-
-assert dcp and flat_ranks
 
 
 @contextmanager

@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     for name, module, text in (
         ("inspect", "inspect", "Say what a checkpoint holds, where it was, and if it is safe."),
         ("verify", "verify", "Check every checksum of a checkpoint, name the tensor that is bad."),
+        ("runs", "runs", "List the checkpoints of a folder, and which one to resume from."),
         ("diff", "diff", "Compare two checkpoints: names, hyper-parameters, every value."),
         ("explain", "explain", "Say if a checkpoint fits your run, and the call that resumes it."),
         ("relocate", "relocate", "Change the devices that a file names, in milliseconds at any size."),

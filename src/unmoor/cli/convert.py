@@ -24,6 +24,7 @@ __all__ = ["command"]
         "unmoor convert theirs.pt safe.pt --opaque drop",
         "unmoor convert model.pt hub --dtype bfloat16 --max-shard-size 5GB",
         "unmoor convert ddp.pt one.pt --strip module. --rename '*.attn.*=*.mha.*'",
+        "unmoor convert --salvage cut_short.pt rescued.pt",
     ),
 )
 @path_argument("source")
@@ -50,6 +51,8 @@ __all__ = ["command"]
     help="What to do with objects that no plain value stands for.",
 )
 @click.option("--max-shard-size", metavar="SIZE", help="Write safetensors files of at most SIZE (5GB) and an index.")
+@click.option("--salvage", is_flag=True, help="Rescue what is whole of a damaged SOURCE; list what is lost.")
+@click.option("--keep-damaged", is_flag=True, help="With --salvage: write damaged data too, as it is.")
 @click.option(
     "--verify",
     type=click.Choice(["stream", "first", "none"]),
@@ -75,6 +78,8 @@ def command(source: str, target: str, *, form: str | None, plain: bool, as_json:
         "dtype": _dtypes(asked["dtype"]),
         "opaque": asked["opaque"],
         "max_shard_size": asked["max_shard_size"],
+        "salvage": asked["salvage"],
+        "keep_damaged": asked["keep_damaged"],
         "verify": asked["verify"],
     }
     with bar(f"writing {target}") as advance:

@@ -6,7 +6,6 @@ one box of a tensor, or for any other value. Nothing is unpickled; torch's own r
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from unmoor import places
 from unmoor.errors import CorruptFile, FileError, HostileFile, NotACheckpoint, UnsupportedFile
 from unmoor.filing import Reader, open_reader, read
 from unmoor.values.catalog import Catalog
@@ -26,14 +26,25 @@ from unmoor.values.text import count, format_bytes, listing
 
 from .assemble import Contents, assemble
 from .chunks import TOO_TANGLED, empty_tensor, tiling_fault, whole_tensor
-from .dcp_manifest import read_beside
+from .dcp_manifest import Beside, read_beside
 from .dcp_metadata import Folder, Place, Stored, own_names_left_out, read_folder
 from .dcp_tree import gathered, grown, restored_forms
 from .items import Item, Items
 from .outline import Outline
 from .reading import MAX_PICKLE, Reading, read_pickle
 
-__all__ = ["METADATA", "describe_dcp", "metadata_kept", "read_metadata"]
+__all__ = [
+    "METADATA",
+    "Found",
+    "Wanted",
+    "describe_dcp",
+    "metadata_kept",
+    "opened",
+    "read_metadata",
+    "tree_of",
+    "values_of",
+    "wanted_of",
+]
 
 METADATA: Final = ".metadata"
 _SUFFIX: Final = ".distcp"
@@ -61,17 +72,14 @@ def describe_dcp(path: str, file: str = "") -> Catalog:
 def _describe(path: str, prefix: str) -> Catalog:
     reading, data = read_metadata(path)
     size = len(data)
-    folder = read_folder(reading.value, os.path.join(path, METADATA))
+    folder = read_folder(reading.value, places.join(path, METADATA))
     beside = read_beside(path, folder.save_id, (size, zlib.crc32(data)), folder.entries)
     found = _read_items(path, folder, prefix)
-    values = _values(folder, found)
+    values = values_of(folder, found)
     found.complain(path)
     sums = {name: [found.sizes[name], found.sums.get(name, 0)] for name in sorted(found.sizes)}
     beside.check_files(path, sums)
-    tree, moved = beside.tree(values), 0
-    if tree is None:
-        tree = restored_forms(grown(((folder.paths[key], values[key]) for key in folder.paths), path))
-        tree, moved = gathered(tree)
+    tree, moved = tree_of(folder, beside, values, path)
     readings = [own_names_left_out(reading), *found.readings]
     storages = {storage.key: storage for storage in found.storages(values)}
     contents = Contents(
@@ -94,7 +102,15 @@ def _describe(path: str, prefix: str) -> Catalog:
     return assemble(Outline(path, size + sum(found.sizes.values())), contents)
 
 
-def _values(folder: Folder, found: _Found) -> dict[str, Any]:
+def tree_of(folder: Folder, beside: Beside, values: Mapping[str, Any], path: str) -> tuple[Any, int]:
+    """The state dict of a folder's values by flat key, and how many tensors were gathered into its model."""
+    tree = beside.tree(values)
+    if tree is not None:
+        return tree, 0
+    return gathered(restored_forms(grown(((folder.paths[key], values[key]) for key in folder.paths), path)))
+
+
+def values_of(folder: Folder, found: Found) -> dict[str, Any]:
     """The whole value of every entry. Entries that lie in the same places are one tensor under several names."""
     values: dict[str, Any] = {}
     first: dict[Stored, str] = {}
@@ -106,8 +122,8 @@ def _values(folder: Folder, found: _Found) -> dict[str, Any]:
 
 def read_metadata(path: str) -> tuple[Reading, bytes]:
     """What the `.metadata` of the folder `path` says, and its bytes."""
-    place = os.path.join(path, METADATA)
-    if not os.path.lexists(place):
+    place = places.join(path, METADATA)
+    if not places.exists(place):
         shards = _shards(path)
         what = f"{count(len(shards), 'shard file')}, but no {METADATA}, which is written last" if shards else "neither"
         raise NotACheckpoint(
@@ -140,10 +156,10 @@ def metadata_kept() -> Iterator[None]:
 
 
 def _shards(path: str) -> list[str]:
-    return sorted(name for name in os.listdir(path) if name.endswith(_SUFFIX))
+    return sorted(name for name in places.names(path) if name.endswith(_SUFFIX))
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """One item to read: of which entry, the number of its box, and where."""
 
     place: Place
@@ -152,7 +168,7 @@ class _Wanted(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Found:
+class Found:
     """The items of a folder, by entry and number of the box, and everything that is wrong.
 
     `prefix` begins the names of its files in the catalog.
@@ -168,7 +184,8 @@ class _Found:
     data_faults: dict[str, str] = field(default_factory=dict)
     items: int = 0
 
-    def take(self, wanted: _Wanted, item: Item, *, tensor: bool) -> None:
+    def take(self, wanted: Wanted, item: Item, *, tensor: bool) -> None:
+        """Keep an item that was read."""
         self.items += 1
         crcs = [storage.crc32 or 0 for storage in item.storages]
         before = self.sums.get(wanted.place.file, 0)
@@ -181,7 +198,7 @@ class _Found:
         if item.reading is not None and (not tensor or item.reading.calls or type(item.value) is not TensorNode):
             self.readings.append(item.reading)
 
-    def again(self, wanted: _Wanted, before: _Wanted) -> None:
+    def again(self, wanted: Wanted, before: Wanted) -> None:
         """The same item under another name."""
         if (before.key, before.number) in self.values:
             self.values[wanted.key, wanted.number] = self.values[before.key, before.number]
@@ -239,18 +256,14 @@ def _fault(stored: Stored, nodes: Sequence[Any]) -> str:
     return tiling_fault(stored.shape, stored.boxes)
 
 
-def _read_items(path: str, folder: Folder, prefix: str) -> _Found:
+def _read_items(path: str, folder: Folder, prefix: str) -> Found:
     """Every item, file by file, so that few files are open at a time and each is read from begin to end."""
-    found, items = _Found(prefix), Items()
-    wanted = sorted(
-        _Wanted(place, key, number)
-        for key, stored in folder.entries.items()
-        for number, place in enumerate(stored.places)
-    )
+    found, items = Found(prefix), Items()
+    wanted = wanted_of(folder)
     _refuse_overlaps(path, wanted, {key for key, stored in folder.entries.items() if stored.dtype})
     with ExitStack() as stack:
         reader: Reader | None = None
-        before: _Wanted | None = None
+        before: Wanted | None = None
         for each in wanted:
             if before is not None and before.place == each.place:
                 found.again(each, before)
@@ -258,7 +271,7 @@ def _read_items(path: str, folder: Folder, prefix: str) -> _Found:
             before = each
             if each.place.file not in found.sizes:
                 stack.close()
-                reader = _opened(stack, path, each.place.file, found)
+                reader = opened(stack, path, each.place.file, found)
             if reader is None:
                 found.faults.append(f"{each.key[:200]}: the file {each.place.file} is missing")
                 continue
@@ -266,17 +279,27 @@ def _read_items(path: str, folder: Folder, prefix: str) -> _Found:
     return found
 
 
-def _opened(stack: ExitStack, path: str, file: str, found: _Found) -> Reader | None:
-    place = os.path.join(path, file)
+def wanted_of(folder: Folder) -> list[Wanted]:
+    """All items, file by file in their order."""
+    return sorted(
+        Wanted(place, key, number)
+        for key, stored in folder.entries.items()
+        for number, place in enumerate(stored.places)
+    )
+
+
+def opened(stack: ExitStack, path: str, file: str, found: Found) -> Reader | None:
+    """One file of the folder, whose size is noted; None where it is not there."""
+    place = places.join(path, file)
     found.sizes[file] = 0
-    if not os.path.lexists(place):
+    if not places.exists(place):
         return None
     reader = stack.enter_context(open_reader(place))
     found.sizes[file] = reader.size
     return reader
 
 
-def _read_item(items: Items, reader: Reader, wanted: _Wanted, found: _Found, *, tensor: bool) -> None:
+def _read_item(items: Items, reader: Reader, wanted: Wanted, found: Found, *, tensor: bool) -> None:
     file, at, nbytes = wanted.place
     try:
         item = items.read(reader, found.prefix + file, at, nbytes)
@@ -296,7 +319,7 @@ def _read_item(items: Items, reader: Reader, wanted: _Wanted, found: _Found, *, 
     found.take(wanted, item, tensor=tensor)
 
 
-def _refuse_overlaps(path: str, wanted: Sequence[_Wanted], tensors: AbstractSet[str]) -> None:
+def _refuse_overlaps(path: str, wanted: Sequence[Wanted], tensors: AbstractSet[str]) -> None:
     """Items of one file follow each other, or are one box of a tensor with several names, which is read once."""
     for one, other in pairwise(wanted):
         if one.place == other.place and one.key != other.key and {one.key, other.key} <= tensors:
@@ -309,7 +332,7 @@ def _refuse_overlaps(path: str, wanted: Sequence[_Wanted], tensors: AbstractSet[
             )
 
 
-def _findings(path: str, found: _Found, moved: int) -> list[Finding]:
+def _findings(path: str, found: Found, moved: int) -> list[Finding]:
     findings = []
     stray = [name for name in _shards(path) if name not in found.sizes]
     if stray:

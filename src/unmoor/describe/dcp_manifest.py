@@ -8,11 +8,13 @@ its own save means that either is damaged.
 from __future__ import annotations
 
 import json
-import os
+import re
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from unmoor import places
 from unmoor.errors import CorruptFile
 from unmoor.filing import open_reader, read
 from unmoor.values.finding import Finding
@@ -20,11 +22,13 @@ from unmoor.values.frames import FrameError, is_at_home, leaves_of, rebuilt
 from unmoor.values.manifests import sound
 from unmoor.values.text import count
 
-__all__ = ["MANIFEST", "Beside", "read_beside"]
+__all__ = ["MANIFEST", "Beside", "read_beside", "summed"]
 
 MANIFEST: Final = "unmoor-manifest.json"
 _MAX: Final = 1 << 30
 _SHOWN: Final = 8
+_SUM: Final = "crc32"
+_CLOSING: Final = re.compile(rb',"([^"]{1,8})":"[^"]{8}"\}\Z')
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +64,33 @@ def read_beside(path: str, save_id: str, crc: tuple[int, int], keys: Mapping[str
 
     Raises CorruptFile where it is of the same save and contradicts it.
     """
-    place = os.path.join(path, MANIFEST)
-    if not os.path.isfile(place):
+    place = places.join(path, MANIFEST)
+    if not places.is_file(place):
         return Beside()
     manifest = _read(place)
     if manifest is None:
-        return Beside(findings=(_finding(f"{MANIFEST} cannot be read: the folder is described without it"),))
+        text = f"{MANIFEST} is damaged: the folder is described without it"
+        return Beside(findings=(replace(_finding(text), severity="error"),))
     if manifest.get("save_id") != save_id or not save_id:
         text = f"{MANIFEST} is of another save than .metadata: the folder is described without it"
         return Beside(findings=(_finding(text),))
     _complain(path, list(_faults(manifest, crc, keys)))
     return Beside(manifest)
+
+
+def summed(text: bytes) -> bytes:
+    """A manifest with its own checksum as its last key.
+
+    >>> summed(b'{"manifest":1}')
+    b'{"manifest":1,"crc32":"3a47d62d"}'
+    """
+    return text[:-1] + f',"{_SUM}":"{zlib.crc32(text):08x}"}}'.encode()
+
+
+def _holds(text: bytes) -> bool:
+    """Whether the checksum of a manifest is that of the rest; True for one without, as others and people write it."""
+    found = _CLOSING.search(text)
+    return found is None or (found[1] == _SUM.encode() and summed(text[: found.start()] + b"}") == text)
 
 
 def _complain(path: str, faults: list[str]) -> None:
@@ -94,6 +114,8 @@ def _read(place: str) -> dict[str, Any] | None:
         if reader.size > _MAX:
             return None
         data = read(reader, 0, reader.size)
+    if not _holds(data):
+        return None
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Final, NamedTuple
 
 from unmoor.errors import CorruptFile, HostileFile, UnsupportedFile
 from unmoor.values.boxes import Box
+from unmoor.values.dangers import danger_of
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.frames import DEEPEST
 from unmoor.values.nodes import Opaque, TorchValue
@@ -23,6 +25,9 @@ __all__ = ["Folder", "Place", "Stored", "own_names_left_out", "read_folder"]
 
 _OWN: Final = "torch.distributed."
 _LIMIT: Final = 1 << 62
+_MOST: Final = 1000
+"""Dimensions of a tensor, at most."""
+
 _SHOWN: Final = 12
 
 
@@ -62,9 +67,13 @@ class _Broken(Exception):
 
 
 def own_names_left_out(reading: Reading) -> Reading:
-    """The reading without the classes of torch's own that every such file names."""
-    names = tuple(name for name in reading.globals if not name.startswith(_OWN))
-    return replace(reading, globals=names, calls=[call for call in reading.calls if not call.name.startswith(_OWN)])
+    """The reading without the classes of torch's own that every such file names; of these none is dangerous."""
+    names = tuple(name for name in reading.globals if not _is_own(name))
+    return replace(reading, globals=names, calls=[call for call in reading.calls if not _is_own(call.name)])
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith(_OWN) and not danger_of(name)
 
 
 def read_folder(value: Any, path: str) -> Folder:
@@ -105,7 +114,16 @@ def _numbers(value: Any) -> tuple[int, ...]:
     numbers = value.value if type(value) is TorchValue and value.kind == "size" else value
     if type(numbers) not in (tuple, list) or not all(type(n) is int and 0 <= n < _LIMIT for n in numbers):
         raise _Broken("its sizes or offsets are no whole numbers")
+    if len(numbers) > _MOST:
+        raise _Broken(f"it has {len(numbers):,} dimensions")
     return tuple(numbers)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    sizes = _numbers(value)
+    if prod(size or 1 for size in sizes) >= 2 * _LIMIT:
+        raise _Broken("its sizes multiply to more than any tensor has")
+    return sizes
 
 
 def _places(value: Any, path: str) -> dict[tuple[str, tuple[int, ...] | None], Place]:
@@ -148,7 +166,7 @@ def _stored(key: str, entry: Any, places: Mapping[Any, Place]) -> Stored:
     fields = _fields(entry, "TensorStorageMetadata")
     if fields is None or type(fields.get("chunks")) is not list:
         raise _Broken("it is neither a tensor nor bytes")
-    shape, dtype = _numbers(fields.get("size")), _dtype(fields.get("properties"))
+    shape, dtype = _shape(fields.get("size")), _dtype(fields.get("properties"))
     boxes = tuple(_boxes(fields["chunks"]))
     return Stored(dtype, shape, boxes, tuple(_found(places, key, box.start) for box in boxes))
 
@@ -158,7 +176,7 @@ def _boxes(chunks: list[Any]) -> Iterator[Box]:
         fields = _fields(chunk, "ChunkStorageMetadata")
         if fields is None:
             raise _Broken("one of its chunks is none")
-        yield Box(_numbers(fields.get("offsets")), _numbers(fields.get("sizes")))
+        yield Box(_numbers(fields.get("offsets")), _shape(fields.get("sizes")))
 
 
 def _found(places: Mapping[Any, Place], key: str, start: tuple[int, ...] | None) -> Place:

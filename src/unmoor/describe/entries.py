@@ -15,7 +15,7 @@ from unmoor.values.dtypes import nbytes_of
 from unmoor.values.nodes import CompositeTensor, Storage, TensorNode
 from unmoor.values.text import count, format_shape
 
-__all__ = ["Entries"]
+__all__ = ["Entries", "why_lost"]
 
 _SHOWN: Final = 12
 _SHARED: Final = 8
@@ -54,7 +54,7 @@ class Entries:
             start = _ANYWHERE if span is None else span.offset
             self._reached = start if self._reached < start else _ANYWHERE
         if not 0 <= needed <= held or key in self._faults or (storage is not None and storage.chunks):
-            why = self._faults.get(key, "") or _misfit(node, storage) or _broken_chunk(storage, self._faults)
+            why = why_lost(node, self._faults)
             if why:
                 self._bad.append(f"{path or 'the tensor'}: {why}")
         return TensorEntry(path, role, shape, dtype, stride, node.device, nbytes, key, span,
@@ -92,6 +92,12 @@ def _corrupt(path: str, bad: Sequence[str], whole: int) -> CorruptFile:
         remedy="The file was cut short or altered. Copy it again, or use the checkpoint before it.",
         path=path,
     )
+
+
+def why_lost(node: TensorNode, faults: Mapping[str, str]) -> str:
+    """Why the data of a tensor cannot be had; "" where it can. `faults` says so of storages by their keys."""
+    key = node.storage.key if node.storage is not None else ""
+    return faults.get(key, "") or _misfit(node, node.storage) or _broken_chunk(node.storage, faults)
 
 
 def _broken_chunk(storage: Storage | None, faults: Mapping[str, str]) -> str:

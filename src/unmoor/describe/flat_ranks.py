@@ -8,12 +8,12 @@ in them only the live model tells, so a restore cuts them.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from unmoor import places
 from unmoor.errors import CorruptFile
 from unmoor.filing import open_reader
 from unmoor.values.catalog import Catalog, TensorEntry
@@ -111,7 +111,7 @@ def _told(groups: Sequence[_Group]) -> Finding:
 
 
 def _read(path: str, rank: int, name: str) -> _File | None:
-    with open_reader(os.path.join(path, name)) as reader:
+    with open_reader(places.join(path, name)) as reader:
         if detect(reader) != "zip":
             return None
         return _File(rank, name, read_saved(reader, name, 0), reader.size)

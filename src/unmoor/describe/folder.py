@@ -13,9 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from unmoor import places
 from unmoor.errors import CorruptFile, NotACheckpoint, UnsupportedFile
-from unmoor.filing import path_text
+from unmoor.filing import open_reader, path_text, read
 from unmoor.steady import one_reading, refuse_changed
+from unmoor.urls import is_url
 from unmoor.values.catalog import Catalog
 from unmoor.values.text import count, listing
 
@@ -64,15 +66,33 @@ def describe_path(path: str | os.PathLike[str]) -> Catalog:
             remedy=f"Rename it to {text}; the next save there does that too.",
             path=text,
         )
-    if os.path.isdir(text):
+    if places.is_folder(text):
         with _same_folder(text):
             return _describe_folder(_listed(text))
+    if step := _one_step(text):
+        return step
     return describe_index(text) if text.endswith(INDEX) else describe_file(text)
+
+
+def _one_step(path: str) -> Catalog | None:
+    """The files of one step, where a path ends in `*` and what their names end in; None for any other path."""
+    name, folder = places.name_of(path), places.parent(path) or os.curdir
+    if not name.startswith("*") or places.exists(path) or not places.is_folder(folder):
+        return None
+    listed = _listed(folder)
+    files = tuple(file for file in listed.files if file.endswith(name[1:]))
+    table = find_table(files)
+    if table is None or not table.step_key:
+        return None
+    return replace(_describe_table(replace(listed, files=files), table), path=path)
 
 
 @contextmanager
 def _same_folder(path: str) -> Iterator[None]:
     """Raise CorruptFile where a save to `path` puts another folder there: some files would be of the older one."""
+    if is_url(path):
+        yield
+        return
     before = os.stat(path)
     try:
         yield
@@ -88,15 +108,17 @@ def _same_folder(path: str) -> Iterator[None]:
 
 def _listed(path: str) -> _Folder:
     files, folders = [], []
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                folders.append(entry.name)
-            elif entry.is_file() or entry.is_symlink():  # a link to nothing is a file that is missed
-                files.append(entry.name)
-            if len(files) + len(folders) > _MAX_NAMES:
-                raise UnsupportedFile(f"{path} holds more than {_MAX_NAMES:,} names: give one file of it", path=path)
+    for name, is_folder in places.kinds(path):
+        (folders if is_folder else files).append(name)
+        if len(files) + len(folders) > _MAX_NAMES:
+            raise UnsupportedFile(f"{path} holds more than {_MAX_NAMES:,} names: give one file of it", path=path)
     return _Folder(path, tuple(sorted(files, key=natural)), tuple(sorted(folders, key=natural)))
+
+
+def _text(path: str, most: int) -> str:
+    """The beginning of a small text file."""
+    with open_reader(path) as reader:
+        return read(reader, 0, most).decode(errors="replace").strip()
 
 
 def _describe_folder(folder: _Folder) -> Catalog:
@@ -129,8 +151,8 @@ def _describe_table(folder: _Folder, table: Table) -> Catalog:
 
 def _describe_member(path: str, member: Member, numbered: Mapping[str, tuple[list[str], int]]) -> Catalog:
     """One member; `numbered` are files that count to a number and have no index, under the name that one would have."""
-    place = os.path.join(path, member.file)
-    if member.file in numbered and not os.path.lexists(place):
+    place = places.join(path, member.file)
+    if member.file in numbered and not places.exists(place):
         return describe_numbered(path, *numbered[member.file])
     if member.file.endswith(INDEX):
         return describe_index(place)
@@ -177,8 +199,7 @@ def _is_deepspeed(folder: _Folder) -> bool:
 
 
 def _has_states(path: str, name: str) -> bool:
-    with os.scandir(os.path.join(path, name)) as entries:
-        return any(entry.name.endswith(_STATES) for entry in entries)
+    return any(inner.endswith(_STATES) for inner in places.names(places.join(path, name)))
 
 
 def _deepspeed(folder: _Folder) -> Catalog:
@@ -195,15 +216,14 @@ def _is_megatron(folder: _Folder) -> bool:
 def _megatron(folder: _Folder) -> Catalog:
     """One rank is one file; shards of several ranks have to be joined along dimensions that only Megatron knows."""
     if _ITERATION in folder.files:
-        with open(os.path.join(folder.path, _ITERATION), encoding="utf-8", errors="replace") as file:
-            word = file.read(64).strip()
+        word = _text(places.join(folder.path, _ITERATION), 64)
         name = f"iter_{int(word):07d}" if word.isdigit() else word
         if name not in folder.folders:
             raise CorruptFile(
-                f"{os.path.join(folder.path, _ITERATION)} names {word!r}, and there is no folder {name}",
+                f"{places.join(folder.path, _ITERATION)} names {word!r}, and there is no folder {name}",
                 path=folder.path,
             )
-        return describe_path(os.path.join(folder.path, name))
+        return describe_path(places.join(folder.path, name))
     ranks = [name for name in folder.folders if _RANKS.fullmatch(name)]
     if len(ranks) > 1:
         raise UnsupportedFile(
@@ -212,7 +232,7 @@ def _megatron(folder: _Folder) -> Catalog:
             remedy="Convert it with Megatron's own tools to one rank, or give the file of one rank to look at it.",
             path=folder.path,
         )
-    found = describe_file(os.path.join(folder.path, ranks[0], _MEGATRON))
+    found = describe_file(places.join(folder.path, ranks[0], _MEGATRON))
     return replace(found, dialect="megatron")
 
 
@@ -222,12 +242,11 @@ def _is_hub(folder: _Folder) -> bool:
 
 def _hub(folder: _Folder) -> Catalog:
     """A repository in the cache of huggingface_hub: the snapshot that `refs/main` names, else the only one."""
-    snapshots, main = os.path.join(folder.path, "snapshots"), os.path.join(folder.path, "refs", "main")
-    if os.path.isfile(main):
-        with open(main, encoding="utf-8", errors="replace") as file:
-            name = file.read(_MAX_REF).strip()
+    snapshots, main = places.join(folder.path, "snapshots"), places.join(folder.path, "refs", "main")
+    if places.is_file(main):
+        name = _text(main, _MAX_REF)
         if name in _listed(snapshots).folders:
-            return describe_path(os.path.join(snapshots, name))
+            return describe_path(places.join(snapshots, name))
     return _below(_listed(snapshots))
 
 
@@ -263,7 +282,7 @@ def _below(folder: _Folder) -> Catalog:
     """The one checkpoint that a subfolder is. Raises NotACheckpoint for none and for several."""
     found = dict(_checkpoints_below(folder))
     if len(found) == 1:
-        return describe_path(os.path.join(folder.path, next(iter(found))))
+        return describe_path(places.join(folder.path, next(iter(found))))
     if not found:
         names = listing([*folder.files, *(f"{name}/" for name in folder.folders)], _SHOWN)
         raise NotACheckpoint(
@@ -278,7 +297,7 @@ def _below(folder: _Folder) -> Catalog:
         f"{folder.path} holds {count(len(found), 'checkpoint')}, each in a folder of its own",
         details=[*(f"{name}: {what}" for name, what in list(found.items())[:_SHOWN]), *more],
         remedy=f"Give one of them. The last by name{' that is complete' if len(whole) < len(found) else ''} is "
-        f"{os.path.join(folder.path, newest)}",
+        f"{places.join(folder.path, newest)}",
         path=folder.path,
     )
 
@@ -287,7 +306,7 @@ def _checkpoints_below(folder: _Folder) -> Iterator[tuple[str, str]]:
     for name in folder.folders:
         if name.startswith("."):  # what a save that was cut off has left
             continue
-        inner = _listed(os.path.join(folder.path, name))
+        inner = _listed(places.join(folder.path, name))
         table = find_table(inner.files)
         if table is not None:
             yield name, table.dialect

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from unmoor import places
 from unmoor.errors import CorruptFile, FileError, HostileFile, UnsupportedFile
 from unmoor.filing import open_reader, read, why_absent
 from unmoor.values.catalog import Catalog, Part
@@ -22,7 +23,7 @@ from unmoor.values.text import count, format_bytes, listing
 from .file import describe_file
 from .folder_merge import joined
 
-__all__ = ["NUMBERED", "describe_index", "describe_numbered", "describe_values"]
+__all__ = ["NUMBERED", "describe_index", "describe_numbered", "describe_values", "read_weight_map"]
 
 NUMBERED: Final = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
 """How the names of files end that are one state dict together."""
@@ -44,9 +45,9 @@ def describe_index(path: str) -> Catalog:
     """One state dict out of all files that an index names. Raises CorruptFile where one is absent or lacks a tensor."""
     value, size = _read_json(path)
     wanted = _weight_map(path, value)
-    folder = os.path.dirname(path)
+    folder = places.parent(path)
     files = list(dict.fromkeys(wanted.values()))
-    absent = [_absent(folder, file) for file in files if not os.path.isfile(os.path.join(folder, file))]
+    absent = [_absent(folder, file) for file in files if not places.is_file(places.join(folder, file))]
     if absent:
         raise CorruptFile(
             f"{path} names {count(len(files), 'file')}, and {len(absent)} of them "
@@ -54,7 +55,7 @@ def describe_index(path: str) -> Catalog:
             remedy="The copy of the folder, or the save, is not complete. Copy it again.",
             path=path,
         )
-    shards = {file: _shard(os.path.join(folder, file), file) for file in files}
+    shards = {file: _shard(places.join(folder, file), file) for file in files}
     tree = _merged(path, shards, wanted)
     stray = [name for name in tree if name not in wanted]
     findings = []
@@ -76,7 +77,7 @@ def describe_numbered(path: str, files: Sequence[str], number: int) -> Catalog:
             remedy="The copy of the folder, or the save, is not complete. Copy it again.",
             path=path,
         )
-    shards = {file: _shard(os.path.join(path, file), file) for file in files}
+    shards = {file: _shard(places.join(path, file), file) for file in files}
     message = f"no index beside {count(number, 'numbered file')}: they were taken together by their names"
     return joined(path, 0, shards, _merged(path, shards, {}), [Finding("no-index", "info", "", message)])
 
@@ -112,6 +113,11 @@ def _read_json(path: str) -> tuple[Any, int]:
             remedy="The save or the copy was cut short. Copy it again, or use the checkpoint before it.",
             path=path,
         ) from None
+
+
+def read_weight_map(path: str) -> dict[str, str]:
+    """Name of a tensor -> the file beside the index `path` that holds it. Raises CorruptFile where it is no index."""
+    return _weight_map(path, _read_json(path)[0])
 
 
 def _weight_map(path: str, value: Any) -> dict[str, str]:

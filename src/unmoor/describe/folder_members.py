@@ -12,7 +12,7 @@ from unmoor.values.text import listing
 
 from .folder_tables import INDEX, TABLES, Row, Table
 
-__all__ = ["Member", "find_table", "members_of", "natural"]
+__all__ = ["Member", "StepFiles", "find_table", "members_of", "natural", "steps_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,34 @@ def members_of(table: Table, files: Iterable[str]) -> tuple[list[Member], int | 
     hits = list(_hits(table, sorted(files, key=natural)))
     hits, step, findings = _of_one_step(hits)
     return [_member(hit) for hit in hits], step, findings
+
+
+class StepFiles(NamedTuple):
+    """The files of one step, and the names of those that other steps have and this one lacks."""
+
+    files: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def steps_of(table: Table, files: Iterable[str]) -> dict[str, StepFiles]:
+    """The steps of a folder whose files bear them, by their digits as the names spell them."""
+    hits = [hit for hit in _hits(table, sorted(files, key=natural)) if hit.group("step")]
+    kinds = {hit.kind: hit for hit in hits}
+    steps: dict[str, dict[tuple[str, str, str], str]] = {}
+    for hit in hits:
+        steps.setdefault(hit.group("step"), {})[hit.kind] = hit.file
+    return {
+        digits: StepFiles(
+            tuple(own.values()), tuple(_at_step(hit, digits) for kind, hit in kinds.items() if kind not in own)
+        )
+        for digits, own in steps.items()
+    }
+
+
+def _at_step(hit: _Hit, digits: str) -> str:
+    """What the same file is called at another step."""
+    start, end = hit.match.span("step")
+    return f"{hit.file[:start]}{digits}{hit.file[end:]}"
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

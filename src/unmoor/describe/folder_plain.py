@@ -6,11 +6,11 @@ its name is not another's with a different number: steps of a run are told apart
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from unmoor import places
 from unmoor.errors import NotACheckpoint, UnsupportedFile
 from unmoor.values.catalog import Catalog
 from unmoor.values.text import columns, count
@@ -96,7 +96,7 @@ def numbered_of(names: Iterable[str]) -> dict[str, tuple[list[str], int]]:
 
 
 def _describe(path: str, name: str) -> Catalog | None:
-    place = os.path.join(path, name)
+    place = places.join(path, name)
     if name.endswith(INDEX):
         return describe_index(place)
     try:
@@ -108,7 +108,7 @@ def _describe(path: str, name: str) -> Catalog | None:
 
 
 def _alone(path: str, name: str) -> Catalog:
-    return describe_file(os.path.join(path, name))
+    return describe_file(places.join(path, name))
 
 
 def _roles(name: str, catalog: Catalog) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def _several(path: str, found: Mapping[str, Catalog]) -> NotACheckpoint:
     return NotACheckpoint(
         f"{path} holds {count(len(found), 'checkpoint')} that do not belong together",
         details=columns(rows, indent=0),
-        remedy=f"Give one of them: {os.path.join(path, max(found, key=natural))}",
+        remedy=f"Give one of them: {places.join(path, max(found, key=natural))}",
         path=path,
     )
 

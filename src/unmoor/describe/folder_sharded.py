@@ -6,12 +6,12 @@ files; Lightning puts one file, meta.pt, into the folder of the shards.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from unmoor import places
 from unmoor.errors import NotACheckpoint, UnsupportedFile
 from unmoor.values.catalog import Catalog
 
@@ -32,11 +32,11 @@ def sharded_members(path: str, folders: Iterable[str]) -> list[Described]:
     """The subfolders that hold a sharded model or optimizer, each with what it holds."""
     found = []
     names = [(name, match) for name in folders if (match := _SHARDED.fullmatch(name))]
-    held = [(name, match) for name, match in names if os.path.exists(os.path.join(path, name, METADATA))]
+    held = [(name, match) for name, match in names if places.exists(places.join(path, name, METADATA))]
     several = any(int(match["number"]) for _, match in held)
     for name, match in held:
         member = Member(name, name, _ROLES[match["what"]], match["number"] if several else "")
-        found.append((member, describe_dcp(os.path.join(path, name), name)))
+        found.append((member, describe_dcp(places.join(path, name), name)))
     return found
 
 
@@ -46,7 +46,7 @@ def describe_beside_shards(path: str, files: Iterable[str], sharded: list[Descri
     for name in files:
         if name.endswith(_FILES):
             try:
-                described.append((Member(name, name), describe_file(os.path.join(path, name), file=name)))
+                described.append((Member(name, name), describe_file(places.join(path, name), file=name)))
             except (NotACheckpoint, UnsupportedFile):
                 continue
     return together(path, "accelerate", described, {}, [])
@@ -54,7 +54,7 @@ def describe_beside_shards(path: str, files: Iterable[str], sharded: list[Descri
 
 def with_meta(path: str, shards: Catalog) -> Catalog:
     """The shards of a folder and its meta.pt as one tree, whose keys are those of both."""
-    meta = describe_file(os.path.join(path, META), file=META)
+    meta = describe_file(places.join(path, META), file=META)
     if not isinstance(meta.tree, dict) or meta.tree.keys() & shards.tree.keys():
         return shards
     return replace(

@@ -36,12 +36,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One dialect: every one of `marks` must match a file. `step_key` is where the step of the names is kept."""
+    """One dialect: every one of `marks` must match a file.
+
+    `step_key` is where the step of the names is kept, `needed` what a step cannot do without.
+    """
 
     dialect: str
     marks: tuple[re.Pattern[str], ...]
     rows: tuple[Row, ...]
     step_key: str = ""
+    needed: tuple[str, ...] = ()
 
 
 def _row(pattern: str, role: str = "", use: Use = "part", one_of: str = "") -> Row:
@@ -91,6 +95,7 @@ TABLES: Final[tuple[Table, ...]] = (
             _row(r"opt(?P<step>\d{6,})\.pt", "optimizer"),
         ),
         step_key="step",
+        needed=("model{}.pt", "opt{}.pt"),
     ),
     Table(
         "hippynn",

@@ -31,10 +31,11 @@ from .torch_tar import describe_tar
 from .zip_ends import End, read_end
 from .zips import Record, last_record, record_bytes, records_named
 
-__all__ = ["Glance", "glance_file"]
+__all__ = ["Glance", "glance_file", "refuse_partial"]
 
 _HEAD: Final = 64 << 10
 _ZIP: Final = b"PK\x03\x04"
+_SHORTEST: Final = 9
 _PICKLE: Final = "data.pkl"
 _MAX_PICKLE: Final = 64 << 20
 """A pickle of two hundred thousand tensors is smaller; what is larger is too much for a glance."""
@@ -75,10 +76,27 @@ def glance_file(path: str) -> Glance:
         return Glance(told.values, told.dialect)
 
 
-def _of_zip(reader: Reader) -> Glance:
+def refuse_partial(path: str) -> None:
+    """Raise CorruptFile for a file whose end shows that not all of it is there; what has no such end passes."""
+    with open_reader(path) as reader:
+        head = read(reader, 0, _SHORTEST)
+        if not head:
+            raise CorruptFile(f"{path} is empty (0 bytes)", path=path)
+        if head.startswith(_ZIP):
+            _end_of_zip(reader)
+        elif head[8:] == b"{":
+            _of_safetensors(reader)
+
+
+def _end_of_zip(reader: Reader) -> End:
     end = read_end(reader)
     if end.offset + end.size != end.start:
         raise CorruptFile(f"{reader.path} is a damaged zip: its directory is not where it says", path=reader.path)
+    return end
+
+
+def _of_zip(reader: Reader) -> Glance:
+    end = _end_of_zip(reader)
     values = _own_values(reader, end)
     return _of_pickle(reader, end) if values is None else Glance(values, "unmoor")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from unmoor.errors import CorruptFile, UnsupportedFile
+from unmoor.errors import CorruptFile
 from unmoor.filing import open_reader, read
 from unmoor.places import join
 from unmoor.values.manifests import leading
@@ -22,7 +22,6 @@ from .dcp_manifest import MANIFEST
 from .dcp_metadata import Folder, read_folder
 from .glance import Glance
 from .items import Items
-from .zip_ends import read_end
 
 __all__ = ["glance_shards", "is_sharded"]
 
@@ -30,6 +29,8 @@ _SHARD: Final = ".distcp"
 _HEAD: Final = 256 << 10
 _SMALL: Final = 1 << 16
 _SHOWN: Final = 3
+_END: Final = 22
+_END_MARK: Final = b"PK\x05\x06"
 
 Sizes = Mapping[str, int]
 """The files of a folder by name, with their bytes."""
@@ -101,14 +102,8 @@ def _cut(path: str, names: Sizes) -> Iterator[str]:
     for name in sorted(names):
         if name.endswith(_SHARD):
             with open_reader(join(path, name)) as reader:
-                try:
-                    whole = read_end(reader).after == reader.size
-                except UnsupportedFile:  # several archives, one behind the other
-                    whole = True
-                except CorruptFile:
-                    whole = False
-            if not whole:
-                yield name
+                if read(reader, reader.size - _END, len(_END_MARK)) != _END_MARK:
+                    yield name
 
 
 def _values(path: str, folder: Folder) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, FileError
-from unmoor.filing import Reader, read
+from unmoor.filing import Reader, grain_of, read
 from unmoor.values.nodes import Span, Storage, TensorNode
 
 from .reading import Reading
@@ -43,6 +43,7 @@ class Slice:
     def __init__(self, reader: Reader, offset: int, nbytes: int, path: str) -> None:
         self.path, self.size = path, nbytes
         self._reader, self._offset = reader, offset
+        self.grain = grain_of(reader)
 
     def some_into(self, offset: int, target: memoryview) -> int:
         """Read at most len(target) bytes from `offset` of the range."""
@@ -124,9 +125,7 @@ class Items:
             return self._again(self._known[shape, deciding], shape, outside, file, at)
         return self._first(reader, file, at, nbytes)
 
-    def records(
-        self, reader: Reader, file: str, at: int, nbytes: int, title: str
-    ) -> tuple[list[Record], list[str]]:
+    def records(self, reader: Reader, file: str, at: int, nbytes: int, title: str) -> tuple[list[Record], list[str]]:
         """The records of an item and their checksums, and what is odd about the bytes that these do not cover.
 
         `title` is what messages call it. Raises FileError where it is no sound zip. One that no tensor can be read from
@@ -139,7 +138,7 @@ class Items:
             told = [row if place is None else row._replace(crc32=_sum(outside, place, row)) for row, place in rows]
             return told, found[0][0].damaged_ends(outside)
         whole = Slice(reader, at, nbytes, title)
-        archive, odd = read_archive(whole), stray_bytes(whole)
+        archive, odd = read_archive(whole), [] if whole.grain else stray_bytes(whole)
         try:
             if found is None:
                 self._first(reader, file, at, nbytes)
@@ -232,7 +231,10 @@ def _shape(reader: Reader, saved: Saved, at: int, nbytes: int, record: Record | 
         place = max(place, stop)
     missing = data_end - data
     inside = tuple((a - missing * (a >= data_end), b - missing * (b > data)) for a, b in kept)
-    after = tuple((name, size, *(at - missing * (at >= data_end) for at in place)) for name, size, *place in ends)
+    after = tuple(
+        (name, size, start - missing * (start >= data_end), stop - missing * (stop >= data_end))
+        for name, size, start, stop in ends
+    )
     return _Shape(nbytes, data, data_end, crc - missing, inside,
                   tuple((name, at - missing) for name, at in sums), after)  # fmt: skip
 

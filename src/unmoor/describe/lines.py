@@ -15,6 +15,7 @@ from .machine import Machine, Short
 __all__ = ["LINE_HANDLERS", "find", "native", "recall", "store"]
 
 _MAX_LINE: Final = 4096
+_MAX_DIGITS: Final = 2500
 _RENAMING: Final = 3
 
 
@@ -36,7 +37,7 @@ def _word(m: Machine, pos: int) -> tuple[str, int]:
 
 
 def _decimal(m: Machine, pos: int, suffix: bytes = b"") -> tuple[int, int]:
-    line, pos = _line(m, pos)
+    line, pos = _line(m, pos, _MAX_DIGITS)
     try:
         return int(line.removesuffix(suffix)), pos
     except ValueError:

@@ -24,6 +24,9 @@ Rule = Callable[["Machine", tuple[Any, ...]], Any]
 """Builds a value from the arguments of a known function; None where they are none that it knows."""
 
 _MAX_OBJECTS: Final = 10_000_000
+_FREE_OBJECTS: Final = 200_000
+_MAX_STEPS: Final = 10_000_000
+_FREE_STEPS: Final = 1_000_000
 _MAX_NAME: Final = 1024
 _MAX_ATTRIBUTES: Final = 16
 _MAX_KEY_PARTS: Final = 64
@@ -59,12 +62,13 @@ class Machine:
     `rules` maps "module.name" to what builds a value from the arguments, `constants` to a ready value, `builds` a type
     of value to what sets a state on it. `persistent` answers a persistent id. `where` is how messages name the pickle.
     `globals` are all names met, `calls` every call of an unknown one, `notes` what was simplified and how often.
-    `allowance` multiplies what the reading may create and how many steps it may take. `phrases` take plain tensors in
-    one step, while the memo is a list whose entries were never replaced.
+    `weight` is the number of bytes in the file that pay for what the reading creates and for its steps, all of `data`
+    where none is given; `allowance` multiplies both. `phrases` take plain tensors in one step, while the memo is a list
+    whose entries were never replaced.
     """
 
-    __slots__ = ("allowance", "builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "notes",
-                 "path", "persistent", "phrases", "pos", "protocol", "rules", "size", "stack", "twins",
+    __slots__ = ("allowance", "builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "most",
+                 "notes", "path", "persistent", "phrases", "pos", "protocol", "rules", "size", "stack", "steps", "twins",
                  "where")  # fmt: skip
 
     def __init__(
@@ -78,6 +82,7 @@ class Machine:
         persistent: Callable[[Machine, Any], Any],
         path: str,
         where: str,
+        weight: int | None = None,
         allowance: int = 1,
     ) -> None:
         self.data, self.pos, self.size = data, pos, len(data)
@@ -92,8 +97,9 @@ class Machine:
         self.notes: dict[tuple[str, str], int] = {}
         self.twins: dict[tuple[int, int], int] = {}
         self.protocol = 0
-        self.allowance = allowance
-        self.left = _MAX_OBJECTS * allowance
+        weight = self.size if weight is None else weight
+        self.left = self.most = min(_MAX_OBJECTS, _FREE_OBJECTS + weight // 2) * allowance
+        self.steps = min(_MAX_STEPS, _FREE_STEPS + weight) * allowance
 
     def corrupt(self, what: str) -> CorruptFile:
         """The error for a pickle that no reader could follow."""
@@ -111,7 +117,7 @@ class Machine:
         """Take `units` (about 64 bytes of memory each) from the budget."""
         self.left -= units
         if self.left < 0:
-            raise self.hostile(f"has created more than {_MAX_OBJECTS * self.allowance:,} objects")
+            raise self.hostile(f"has created more than {self.most:,} objects")
 
     def note(self, code: str, what: str) -> None:
         """Count one simplification, to be told in a finding of that code."""
@@ -164,7 +170,7 @@ class Machine:
         if known is None:
             if not module or not name or not full.isprintable() or len(full) > _MAX_NAME:
                 raise self.corrupt("names a class by what is no name")
-            self.charge(2)
+            self.charge(6)
             known = self.constants.get(full)
             self.globals[full] = known = Opaque(full, how="global") if known is None else known
         return known
@@ -191,6 +197,7 @@ class Machine:
         """Set `state` on a value: kept on opaque objects, applied by the table's builders, else noted as left out."""
         builder = self.builds.get(type(target))
         if type(target) is Opaque:
+            self._check_object(target, "sets a state on")
             target.state = state
         elif builder is not None:
             builder(self, target, state)
@@ -202,12 +209,14 @@ class Machine:
         if len(pairs) % 2:
             raise self.corrupt("sets a key without a value")
         if type(target) in _DICTS:
+            self.charge(len(pairs) // 2 + (0 if target else 2))
             for at in range(0, len(pairs), 2):
                 key = pairs[at]
                 if type(key) is not str:
                     self.check_key(key, target)
                 target[key] = pairs[at + 1]
         elif type(target) is Opaque:
+            self._check_object(target, "sets entries on")
             self.charge(len(pairs) // 2)
             target.entries.extend(zip(pairs[::2], pairs[1::2], strict=True))
         else:
@@ -218,13 +227,20 @@ class Machine:
         if type(target) is list:
             target.extend(items)
         elif type(target) is set:
+            self.charge(len(items))
             for item in items:
                 self.check_key(item, target)
                 target.add(item)
         elif type(target) is Opaque:
+            self._check_object(target, "appends to")
             target.items.extend(items)
         else:
             raise self.corrupt(f"appends to a {type(target).__name__}")
+
+    def _check_object(self, target: Opaque, what: str) -> None:
+        """Refuse what would change a class or a function itself, for all who use it, and not an object."""
+        if target.how == "global":
+            raise self.hostile(f"{what} {target.name} itself, which changes it for the whole program")
 
     def check_key(self, key: Any, target: Any) -> None:
         """Refuse keys whose hash or comparison costs more than a look, and too many of one hash in `target`.
@@ -241,7 +257,7 @@ class Machine:
                 return
         except TypeError:
             raise self.corrupt(f"uses a {kind.__name__} as a key") from None
-        self.charge(2)
+        self.charge(4)
         self.twins[mark] = twins = self.twins.get(mark, 0) + 1
         if twins > _MAX_TWINS:
             raise self.hostile(f"uses more than {_MAX_TWINS} keys of one hash value in one container")

@@ -1,8 +1,8 @@
 """One flipped bit, found by the checksum of the bytes that it is in.
 
-CRC-32 is linear: what a flipped bit does to the sum depends on nothing but how far it is from the end, so the difference
-of two sums says where it was. Other damage is mistaken for one bit with a chance of `8 * bytes / 2**32`; bounded so that
-this stays small, and who calls holds the result against what it should be.
+CRC-32 is linear: what a flipped bit does to the sum depends on nothing but how far it is from the end, so that the
+difference of two sums says where it was. Other damage is mistaken for one bit with a chance of `8 * bytes / 2**32`;
+that stays small by a bound, and who calls holds the result against what it should be.
 """
 
 from __future__ import annotations

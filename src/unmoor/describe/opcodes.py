@@ -18,7 +18,9 @@ from .machine import Machine, Short
 
 __all__ = ["TABLE"]
 
-_MAX_INT_BYTES: Final = 4096
+_MAX_INT_BYTES: Final = 1024
+"""An integer of twice that many bytes has more digits than Python prints."""
+
 _MAX_PROTOCOL: Final = 5
 
 _U1: Final = Struct("<B").unpack_from

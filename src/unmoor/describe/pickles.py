@@ -18,7 +18,6 @@ from .phrases import REBUILD
 __all__ = ["run"]
 
 _MAX_MARKS: Final = 10_000
-_MAX_STEPS: Final = 10_000_000
 _U4: Final = Struct("<I").unpack_from
 
 _MARK, _STOP, _REDUCE, _PUT, _LONG_PUT, _GET, _LONG_GET, _TEXT = b"(.RqrhjX"
@@ -46,7 +45,7 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
     data, size, memo, meta, table = m.data, m.size, m.memo, m.meta, TABLE
     stack, pos, phrases, rebuild = m.stack, m.pos, m.phrases, None
     try:
-        for _ in range(_MAX_STEPS * m.allowance):
+        for _ in range(m.steps):
             op = data[pos]
             pos += 1
             if op == _LONG_PUT:
@@ -96,6 +95,7 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
                 items = tuple(stack)
                 m.stack = stack = meta.pop()
                 stack.append(items)
+                m.left -= 1
             elif op == _REDUCE:
                 m.pos = pos
                 args = stack.pop()
@@ -103,12 +103,16 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
             elif op == _TUPLE2:
                 last = stack.pop()
                 stack[-1] = (stack[-1], last)
+                m.left -= 1
             elif op == _PUT:
                 m.remember(data[pos], stack[-1])
                 pos += 1
                 memo, phrases = m.memo, m.phrases
             elif op == _TUPLE1:
                 stack[-1] = (stack[-1],)
+                m.left -= 1
+                if m.left < 0:
+                    m.charge(0)
             elif op == _STOP:
                 return stack.pop()
             else:
@@ -117,4 +121,4 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
                 stack, memo, phrases = m.stack, m.memo, m.phrases
     finally:
         m.pos = pos
-    raise m.hostile(f"takes more than {_MAX_STEPS * m.allowance:,} steps")
+    raise m.hostile(f"takes more than {m.steps:,} steps")

@@ -56,6 +56,7 @@ def read_pickle(
     where: str,
     persistent: Persistent = no_persistent,
     stored: Stored | None = None,
+    weight: int | None = None,
     allowance: int = 1,
 ) -> Reading:
     """Read the pickle that begins `data`. Raises CorruptFile where the data ends first.
@@ -64,7 +65,9 @@ def read_pickle(
     of torch tell, where `persistent` makes nothing else of them; tensors are then read in one step each.
     """
     try:
-        return _read(data, path=path, where=where, persistent=persistent, stored=stored, allowance=allowance)
+        return _read(
+            data, path=path, where=where, persistent=persistent, stored=stored, weight=weight, allowance=allowance
+        )
     except Short:
         raise CorruptFile(
             f"{where} is cut short: its {len(data):,} bytes end in the middle of an instruction",
@@ -113,21 +116,29 @@ def _read(
     where: str,
     persistent: Persistent,
     stored: Stored | None = None,
+    weight: int | None = None,
     allowance: int = 1,
 ) -> Reading:
-    machine = _machine(data, path=path, where=where, persistent=persistent, allowance=allowance)
+    how: Any = {"path": path, "where": where, "persistent": persistent, "weight": weight, "allowance": allowance}
+    machine = _machine(data, **how)
     machine.phrases = Phrases(stored, storage_parts) if stored is not None else None
     try:
         value = pickles.run(machine)
     except Recalled:
-        return _read(data, path=path, where=where, persistent=persistent, allowance=allowance)
+        return _read(data, **how)
     return Reading(
         value, tuple(machine.globals), machine.calls, machine.notes, machine.protocol, len(data), machine.pos
     )
 
 
 def _machine(
-    data: bytes | bytearray, *, path: str, where: str, persistent: Persistent, allowance: int = 1
+    data: bytes | bytearray,
+    *,
+    path: str,
+    where: str,
+    persistent: Persistent,
+    weight: int | None = None,
+    allowance: int = 1,
 ) -> Machine:
     return Machine(
         data,
@@ -137,6 +148,7 @@ def _machine(
         persistent=persistent,
         path=path,
         where=where,
+        weight=weight,
         allowance=allowance,
     )
 

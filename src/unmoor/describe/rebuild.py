@@ -17,12 +17,11 @@ from .arrays import NUMPY_BUILDS, NUMPY_RULES
 from .local_shards import SHARDED_TENSOR, local_shards
 from .machine import Machine, Rule
 from .plain import PLAIN_BUILDS, PLAIN_RULES
+from .sizes import LIMIT, shape_of, whole_numbers, windows
 
 __all__ = ["BUILDS", "CONSTANTS", "HINTS", "RULES", "STORAGES", "View", "storage_parts"]
 
 _Args = tuple[Any, ...]
-_LIMIT: Final = 1 << 63
-_MANY: Final = 16
 _NO_BITS: Final[frozenset[str]] = frozenset()
 _BITS: Final = ("conj", "neg")
 _PARAMETERS: Final = frozenset({"torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer", "torch.nn.Parameter"})
@@ -74,7 +73,7 @@ def storage_parts(m: Machine, pid: Any, fields: int) -> tuple[str, str, str, int
         raise m.corrupt("holds a persistent id that is no storage")
     _, kind, key, tag, numel, *_ = pid
     dtype = storage_dtype(kind)
-    if dtype is None or type(numel) is not int or not 0 <= numel < _LIMIT:
+    if dtype is None or type(numel) is not int or not 0 <= numel < LIMIT:
         raise m.corrupt("holds a persistent id whose parts are none")
     return dtype, key if type(key) is str else _word(m, key), tag if type(tag) is str else _word(m, tag), numel
 
@@ -84,32 +83,6 @@ def _word(m: Machine, value: Any) -> str:
     if type(value) is not bytes:
         raise m.corrupt("holds a persistent id whose parts are none")
     return value.decode("ascii", "replace")
-
-
-def _tuple(m: Machine, value: Any, what: str) -> tuple[Any, ...]:
-    if type(value) is TorchValue and value.kind == "size":
-        return tuple(value.value)
-    if type(value) is not list:
-        raise m.corrupt(f"gives a tensor a {what} that is no tuple")
-    m.charge(len(value))
-    return tuple(value)
-
-
-def _ints(m: Machine, value: Any, what: str) -> tuple[int, ...]:
-    numbers: tuple[int, ...] = value if type(value) is tuple else _tuple(m, value, what)
-    if len(numbers) > _MANY:
-        m.charge(len(numbers) // 4)
-    for number in numbers:
-        if type(number) is not int or not -_LIMIT <= number < _LIMIT:
-            raise m.corrupt(f"gives a tensor a {what} that is no tuple of whole numbers")
-    return numbers
-
-
-def _windows(m: Machine, size: Any, stride: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    shape, strides = _ints(m, size, "shape"), _ints(m, stride, "stride")
-    if len(shape) != len(strides):
-        raise m.corrupt(f"gives a tensor {len(shape)} sizes and {len(strides)} strides")
-    return shape, strides
 
 
 def _dtype(m: Machine, value: Any) -> str:
@@ -134,9 +107,9 @@ def _strided(m: Machine, args: _Args, dtype: str | None, grad: Any, metadata: An
     if type(storage) is View:
         offset = offset + storage.offset if type(offset) is int else None
         storage = storage.storage
-    if type(storage) is not Storage or type(offset) is not int or not -_LIMIT <= offset < _LIMIT:
+    if type(storage) is not Storage or type(offset) is not int or not -LIMIT <= offset < LIMIT:
         raise m.corrupt("rebuilds a tensor from what is no storage and offset")
-    shape, strides = _windows(m, size, stride)
+    shape, strides = windows(m, size, stride)
     bits = frozenset(bit for bit in _BITS if metadata.get(bit)) if type(metadata) is dict else _NO_BITS
     m.left -= 4
     return TensorNode(
@@ -218,7 +191,7 @@ def _sparse(m: Machine, args: _Args) -> Any:
     coalesced = data[3] if layout.value == "sparse_coo" and len(data) > 3 else None
     detail = {} if coalesced is None else {"is_coalesced": coalesced is True}
     m.charge(8)
-    return CompositeTensor(layout.value, _ints(m, data[len(names)], "shape"), parts["values"].dtype, parts, detail)
+    return CompositeTensor(layout.value, shape_of(m, data[len(names)]), parts["values"].dtype, parts, detail)
 
 
 def _nested(m: Machine, args: _Args) -> Any:
@@ -260,7 +233,7 @@ def _quantized(m: Machine, args: _Args) -> Any:
 def _meta(m: Machine, args: _Args) -> Any:
     _need(m, args, "_rebuild_meta_tensor_no_storage", 4)
     m.charge(4)
-    shape, strides = _windows(m, args[1], args[2])
+    shape, strides = windows(m, args[1], args[2])
     return TensorNode(None, 0, shape, strides, _dtype(m, args[0]), "meta", args[3] is True)
 
 
@@ -290,7 +263,7 @@ def _wrapper(m: Machine, args: _Args) -> Any:
     name = layout.value if type(layout) is TorchValue else "strided"
     detail = {"class": _class_name(cls), "device": _tag(m, device), "wraps": name}
     m.charge(8)
-    return CompositeTensor("subclass", _ints(m, size, "shape"), _dtype(m, dtype), {}, detail, grad is True)
+    return CompositeTensor("subclass", shape_of(m, size), _dtype(m, dtype), {}, detail, grad is True)
 
 
 def _class_name(value: Any) -> str:
@@ -329,7 +302,7 @@ def _from_type(m: Machine, args: _Args) -> Any:
 def _size(m: Machine, args: _Args) -> Any:
     m.charge(1)
     return (
-        TorchValue("size", _ints(m, args[0], "size"))
+        TorchValue("size", whole_numbers(m, args[0], "size"))
         if len(args) == 1
         else TorchValue("size", ())
         if not args

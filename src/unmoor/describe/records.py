@@ -7,12 +7,14 @@ is such a zip. Other formats have no checksums. What is damaged is told and the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
+from unmoor import places
 from unmoor.errors import CorruptFile, FileError
-from unmoor.filing import FrontReader, Reader, open_reader
+from unmoor.filing import FrontReader, Reader, grain_of, open_reader
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage, TensorNode, deflated
 from unmoor.values.superseded import RECORD, read_record
@@ -52,7 +54,7 @@ class Held:
 
 def base_of(path: str) -> str:
     """The folder that the names of files count from."""
-    return path if os.path.isdir(path) else os.path.dirname(path)
+    return path if places.is_folder(path) else places.parent(path)
 
 
 def files_of(catalog: Catalog) -> list[str]:
@@ -66,22 +68,20 @@ def files_of(catalog: Catalog) -> list[str]:
     base = base_of(catalog.path)
     sharded = {os.path.dirname(name) for name in found if name.endswith(_SHARD)}
     metadata = (_within(folder, METADATA) for folder in sharded)
-    return [name for name in (*found, *metadata) if os.path.isfile(os.path.join(base, name))]
+    return [name for name in (*found, *metadata) if places.is_file(places.join(base, name) if name else catalog.path)]
 
 
 def files_below(path: str) -> list[str]:
     """All files of a folder that could not be described, three levels down; "" for a file."""
-    if not os.path.isdir(path):
-        return [""]
-    found: list[str] = []
-    for folder, folders, names in os.walk(path):
-        inside = os.path.relpath(folder, path)
-        deep = 0 if inside == os.curdir else inside.count(os.sep) + 1
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and deep < _DEEPEST)
-        found += [os.path.normpath(os.path.join(inside, name)) for name in sorted(names)]
-        if len(found) > _MOST:
-            break
-    return found
+    return list(islice(_below(path, "", _DEEPEST), _MOST)) if places.is_folder(path) else [""]
+
+
+def _below(folder: str, inside: str, deep: int) -> Iterator[str]:
+    """The files of a folder by their names from the outermost one, then those of its folders."""
+    rows = sorted(places.kinds(folder))
+    yield from (_within(inside, name) for name, is_folder in rows if not is_folder)
+    for name in (name for name, is_folder in rows if is_folder and not name.startswith(".") and deep):
+        yield from _below(places.join(folder, name), _within(inside, name), deep - 1)
 
 
 def held_records(path: str, files: Iterable[str]) -> Held:
@@ -91,10 +91,11 @@ def held_records(path: str, files: Iterable[str]) -> Held:
     """
     held = Held()
     shards: dict[str, list[str]] = {}
+    base = base_of(path)
     for file in files:
-        place = os.path.join(base_of(path), file) if file else path
+        place = places.join(base, file) if file else path
         folder = os.path.dirname(file)
-        if os.path.basename(place) == METADATA:
+        if places.name_of(place) == METADATA:
             held.formats[file] = "metadata"
             shards.setdefault(folder, [])
         elif file.endswith(_SHARD):
@@ -105,7 +106,7 @@ def held_records(path: str, files: Iterable[str]) -> Held:
         else:
             _file(place, file, held)
     for folder in shards:
-        _items(os.path.join(base_of(path), folder), folder, held)
+        _items(places.join(base, folder) if folder else base, folder, held)
     return held
 
 
@@ -131,7 +132,7 @@ def _archive(reader: Reader, file: str, held: Held) -> None:
         before = f" (before the relocation of byte {reader.size:,})" if seen else ""
         held.records += [Record(record.name + before, record.span(file), record.crc32) for record in fresh]
         seen.update(record.header for record in fresh)
-        lines = stray_bytes(reader)
+        lines = [] if grain_of(reader) else stray_bytes(reader)  # each would be a request of its own
         if lines:
             headline = f"{reader.path} is damaged where no tensor data lies{before}"
             held.errors.append(CorruptFile(headline, details=lines, path=reader.path))
@@ -160,7 +161,7 @@ def _size_before(reader: Reader, archive: Archive) -> int | None:
 def _items(place: str, folder: str, held: Held) -> None:
     """The records of all items of a folder of torch.distributed.checkpoint."""
     try:
-        stored = read_folder(read_metadata(place)[0].value, os.path.join(place, METADATA)).entries
+        stored = read_folder(read_metadata(place)[0].value, places.join(place, METADATA)).entries
     except CorruptFile as error:
         held.errors.append(error)
         return
@@ -172,8 +173,8 @@ def _items(place: str, folder: str, held: Held) -> None:
             wanted.setdefault(where.file, {}).setdefault(where, key)
     read = Items()
     for name, items in wanted.items():
-        if os.path.isfile(os.path.join(place, name)):
-            with open_reader(os.path.join(place, name)) as reader:
+        if places.is_file(places.join(place, name)):
+            with open_reader(places.join(place, name)) as reader:
                 for where, key in sorted(items.items()):
                     _item(read, reader, _within(folder, name), where, key, held)
 
@@ -213,8 +214,9 @@ def names_by_span(catalog: Catalog) -> dict[Where, list[str]]:
 def names_without(path: str, formats: Mapping[str, str]) -> dict[Where, list[str]]:
     """The same for a checkpoint that cannot be described as a whole: what its files tell, each for itself."""
     found: dict[Where, list[str]] = {}
+    base = base_of(path)
     for file, kind in formats.items():
-        place = os.path.join(base_of(path), file) if file else path
+        place = places.join(base, file) if file else path
         if kind == "zip":
             found |= _names_in(place, file)
     return found

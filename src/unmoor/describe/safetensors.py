@@ -28,6 +28,9 @@ _MAX_HEADER: Final = 100_000_000
 _METADATA: Final = "__metadata__"
 _FIELDS: Final = frozenset({"dtype", "shape", "data_offsets"})
 _LIMIT: Final = 1 << 63
+_MOST: Final = 1000
+"""Dimensions of a tensor, at most."""
+
 _SHOWN: Final = 12
 _PACKED: Final = {"F4": 2}
 _FOREIGN: Final = frozenset({"F6_E2M3", "F6_E3M2"})
@@ -48,7 +51,7 @@ def describe_safetensors(reader: Reader, file: str = "") -> Catalog:
     faults = []
     for name, entry in header.items():
         try:
-            tree[name] = _tensor(reader.path, file, name, entry, start)
+            tree[name] = tensor_of(reader.path, file, name, entry, start)
         except CorruptFile as fault:
             faults.append(fault.headline)
     faults = faults or _cover(tree, start, reader.size)
@@ -107,12 +110,15 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _tensor(path: str, file: str, name: str, entry: Any, start: int) -> TensorNode:
+def tensor_of(path: str, file: str, name: str, entry: Any, start: int) -> TensorNode:
+    """The tensor of one entry of a header whose data begins at `start`. Raises CorruptFile for what is none."""
     if type(entry) is not dict or entry.keys() != _FIELDS:
         raise CorruptFile(f"{name[:200]}: its entry is no dtype, shape and data_offsets")
     shape, offsets, code = entry["shape"], entry["data_offsets"], entry["dtype"]
     if type(shape) is not list or not all(type(n) is int and 0 <= n < _LIMIT for n in shape):
         raise CorruptFile(f"{name[:200]}: its shape is no list of whole numbers")
+    if len(shape) > _MOST or _product([size or 1 for size in shape]) == _LIMIT:
+        raise CorruptFile(f"{name[:200]}: no tensor has a shape of {len(shape):,} such sizes: {shape[:4]}")
     if type(offsets) is not list or len(offsets) != 2 or not all(type(n) is int and 0 <= n < _LIMIT for n in offsets):
         raise CorruptFile(f"{name[:200]}: its data_offsets are no two whole numbers")
     dtype = BY_SAFETENSORS.get(code) if type(code) is str else None

@@ -16,12 +16,12 @@ from unmoor.filing import Reader, read
 from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.finding import Finding
-from unmoor.values.nodes import Span, Storage
+from unmoor.values.nodes import Span, Storage, kind_of
 from unmoor.values.text import count
 
 from .assemble import Contents, assemble
 from .machine import Machine
-from .reading import WINDOW, read_pickle_at
+from .reading import WINDOW, Reading, read_pickle_at
 from .rebuild import View, storage_parts
 
 __all__ = ["MAGIC", "describe_legacy", "read_legacy"]
@@ -43,7 +43,7 @@ def describe_legacy(reader: Reader, file: str = "") -> Catalog:
 
 def read_legacy(reader: Reader, file: str = "") -> Contents:
     """What a legacy stream holds, storages that are cut short among it."""
-    system, start = _read_head(reader)
+    head, start = _read_head(reader)
     where = f"{reader.path}: the object pickle"
     wanted = _Wanted()
     first = read_pickle_at(reader, start, where=where, persistent=wanted, stored=wanted.stored)
@@ -56,7 +56,7 @@ def read_legacy(reader: Reader, file: str = "") -> Contents:
     return Contents(
         format="torch-legacy",
         tree=reading.value,
-        readings=[reading],
+        readings=[reading, *head, keys],
         structure=reading.end,
         storages={storage.key: storage for storage in storages.values()},
         faults={storages[key].key: why for key, why in faults.items()},
@@ -66,25 +66,30 @@ def read_legacy(reader: Reader, file: str = "") -> Contents:
             "byteorder": "little",
             "records": len(storages),
             "data_pkl": (start, reading.end),
-            "saved_on_little_endian": system.get("little_endian") is not False,
+            "saved_on_little_endian": head[-1].value.get("little_endian") is not False,
         },
     )
 
 
-def _read_head(reader: Reader) -> tuple[dict[Any, Any], int]:
+def _read_head(reader: Reader) -> tuple[list[Reading], int]:
+    """The three pickles before the object, and where that begins: torch unpickles them all."""
     offset = 0
-    values = []
+    head = []
     for what in ("the magic number", "the protocol version", "the system facts"):
-        reading = read_pickle_at(reader, offset, where=f"{reader.path}: {what}")
-        values.append(reading.value)
-        offset += reading.end
+        head.append(read_pickle_at(reader, offset, where=f"{reader.path}: {what}"))
+        offset += head[-1].end
+    values = [reading.value for reading in head]
     if values[0] != MAGIC or type(values[2]) is not dict:
         raise CorruptFile(f"{reader.path} does not begin as a torch stream does", path=reader.path)
     if values[1] != _PROTOCOL:
         raise UnsupportedFile(
-            f"{reader.path} is a torch stream of version {values[1]!r:.40}, not {_PROTOCOL}", path=reader.path
+            f"{reader.path} is a torch stream of version {_short(values[1])}, not {_PROTOCOL}", path=reader.path
         )
-    return values[2], offset
+    return head, offset
+
+
+def _short(version: Any) -> str:
+    return str(version)[:40] if type(version) is int else kind_of(version)
 
 
 def _placed(storage: Storage, file: str) -> Storage:

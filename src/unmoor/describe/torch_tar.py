@@ -8,13 +8,14 @@ strides and offset as raw numbers; `pickle` the object, whose persistent ids are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, HostileFile
 from unmoor.filing import Reader, read
 from unmoor.values.catalog import Catalog
+from unmoor.values.dangers import danger_of
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Opaque, Span, Storage, TensorNode
@@ -22,7 +23,7 @@ from unmoor.values.text import count, listing
 
 from .assemble import Contents, assemble
 from .machine import Machine
-from .reading import read_pickle_at
+from .reading import Reading, read_pickle_at
 from .rebuild import View, storage_dtype
 
 __all__ = ["MEMBERS", "describe_tar", "is_torch_tar", "read_tar", "storage_heads"]
@@ -72,11 +73,11 @@ def read_tar(reader: Reader, file: str = "") -> Contents:
     parts.read_tensors(members["tensors"])
     start = members["pickle"].offset
     reading = read_pickle_at(reader, start, where=f"{reader.path}: the object pickle", persistent=parts)
-    system = _system(reader, members.get("sys_info"))
+    system = _system(parts, members.get("sys_info"))
     return Contents(
         format="torch-tar",
         tree=reading.value,
-        readings=[reading],
+        readings=[reading, *parts.readings],
         structure=reading.end + members["tensors"].nbytes,
         storages={storage.key: storage for storage in parts.storages.values()},
         faults=parts.faults,
@@ -122,11 +123,13 @@ def _members(reader: Reader) -> dict[str, Span]:
     return found
 
 
-def _system(reader: Reader, member: Span | None) -> dict[Any, Any]:
+def _system(parts: _Parts, member: Span | None) -> dict[Any, Any]:
     if member is None:
         return {}
-    value = read_pickle_at(reader, member.offset, where=f"{reader.path}: the system facts", window=_ITEM).value
-    return value if type(value) is dict else {}
+    where = f"{parts.reader.path}: the system facts"
+    reading = read_pickle_at(parts.reader, member.offset, where=where, window=_ITEM)
+    parts.readings.append(reading)
+    return reading.value if type(reading.value) is dict else {}
 
 
 @dataclass(slots=True)
@@ -137,12 +140,16 @@ class _Cursor:
     member: Span
     what: str
     at: int
+    readings: list[Reading] = field(default_factory=list)
+    """Those that call something, or name what is dangerous: torch unpickles them too."""
 
     def pickle(self) -> Any:
         """The next pickle of the member."""
         reading = read_pickle_at(self.reader, self.at, where=f"{self.reader.path}: {self.what}", window=_ITEM)
         self.at += reading.end
         self._hold()
+        if reading.calls or any(map(danger_of, reading.globals)):
+            self.readings.append(reading)
         return reading.value
 
     def number(self, layout: Struct) -> int:
@@ -189,6 +196,7 @@ class _Parts:
         self.views: dict[int, View] = {}
         self.tensors: dict[int, TensorNode] = {}
         self.faults: dict[str, str] = {}
+        self.readings: list[Reading] = []
         self.broken = False
 
     def __call__(self, machine: Machine, pid: Any) -> Any:
@@ -202,7 +210,7 @@ class _Parts:
 
     def read_storages(self, member: Span) -> None:
         """All storages, and the windows into them. Stops at one that is cut short: all that follow are lost."""
-        cursor = _Cursor(self.reader, member, "the storages", member.offset)
+        cursor = _Cursor(self.reader, member, "the storages", member.offset, self.readings)
         number = cursor.count()
         for _ in range(number):
             key, dtype, tag = self.storage_head(cursor, cursor.pickle())
@@ -239,7 +247,7 @@ class _Parts:
 
     def read_tensors(self, member: Span) -> None:
         """All tensors, as windows into their storages."""
-        cursor = _Cursor(self.reader, member, "the tensors", member.offset)
+        cursor = _Cursor(self.reader, member, "the tensors", member.offset, self.readings)
         for _ in range(cursor.count()):
             head = cursor.pickle()
             if type(head) is not tuple or len(head) != _CLASS_FIELDS or type(head[0]) is not int:

@@ -38,6 +38,9 @@ _CODE: Final = "code/"
 _EXPORTED: Final = ("/archive_format", "/serialized_exported_program.json")
 _FIRST_SCRIPT: Final = "model.json"
 _PID_FIELDS: Final = 5
+_WORTH: Final = 4
+"""What is created while a pickle is read is paid for by its bytes; a deflated byte pays for so many."""
+
 _MOST_OF_ONE: Final = 1032
 """Bytes that one deflated byte can stand for, at most."""
 
@@ -179,7 +182,8 @@ class _Source:
         data = record_bytes(self.reader, record, _MAX_INFLATED if record.method else MAX_PICKLE)
         self.folder, self.place = folder, f"{self.prefix}{folder}/"
         path = self.reader.path
-        return read_pickle(data, path=path, where=f"{path}: {record.name}", persistent=self.storage, stored=self.stored)
+        where, weight = f"{path}: {record.name}", min(len(data), _WORTH * record.stored)
+        return read_pickle(data, path=path, where=where, persistent=self.storage, stored=self.stored, weight=weight)
 
     def storage(self, machine: Machine, pid: Any) -> Storage:
         """The storage of a persistent id ("storage", class, key, tag, number of elements)."""

@@ -21,6 +21,9 @@ __all__ = ["Found", "Seen", "Walked", "walk"]
 
 _MAX_DEPTH: Final = 1000
 _MAX_TEXT: Final = 128 << 20
+_TEXT_OF_ONE: Final = 16
+"""Bytes of paths that one visit pays for: what tensors are called takes less, however deep they lie."""
+
 _MAX_KEY: Final = 1024
 _MAX_EXTRAS: Final = 1000
 _ENTRY: Final = 4
@@ -109,7 +112,7 @@ class _Walk:
         self.tensors: list[Any] = []
         self.parts: list[Found] = []
         self.places: dict[int, str] = {}
-        self.text = 0
+        self.text = min(_MAX_TEXT, _TEXT_OF_ONE * budget)
         self.order = 0
 
     def run(self, tree: Any) -> Walked:
@@ -215,9 +218,9 @@ class _Walk:
             self._seen(f"{text}.{name}" if text else name, (*keys, name), role, part, layout)
 
     def _seen(self, text: str, keys: tuple[Any, ...], role: str, node: Any, layout: str) -> None:
-        self.text += len(text) + 8 * len(keys)
-        if self.text > _MAX_TEXT:
-            raise HostileFile(f"{self.path} gives its tensors names of more than {_MAX_TEXT:,} bytes", path=self.path)
+        self.text -= len(text) + 8 * len(keys)
+        if self.text < 0:
+            raise HostileFile(f"{self.path} gives its tensors names that are longer than all it says", path=self.path)
         self.tensors.append(self.make(text, keys, role, node, layout))
 
 

@@ -22,10 +22,10 @@ from .machine import Machine
 from .mending import mended
 from .reading import MAX_PICKLE, Reading, read_partly, read_pickle
 from .rebuild import storage_parts
-from .wrecked_zip import prefix_of
+from .wrecked_zip import prefix_of, spanned
 from .zips import Record, record_bytes
 
-__all__ = ["Chosen", "Wreck", "read_wrecked_zip"]
+__all__ = ["Chosen", "Wreck", "read_wrecked_zip", "sums_told"]
 
 _PICKLE: Final = "data.pkl"
 _MANIFEST: Final = "unmoor/manifest.json"
@@ -52,12 +52,14 @@ class Chosen:
 class Wreck:
     """`contents` as the reader of a whole file would give them; `faults` say by storage key why its data is lost.
 
-    `notes` tell how it was read; `unnamed` that names and values may be wrong, because nothing vouches for them.
-    `entries` lost before they had a tensor, by name, with the reason.
+    `damaged` are those of them whose bytes are there and are not what was saved. `notes` tell how it was read;
+    `unnamed` that names and values may be wrong, because nothing vouches for them. `entries` are what was lost before
+    it was a tensor, by name, with the reason.
     """
 
     contents: Contents
     faults: dict[str, str] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     unnamed: bool = False
     entries: dict[str, str] = field(default_factory=dict)
@@ -70,6 +72,24 @@ def read_wrecked_zip(reader: Reader, file: str, chosen: Mapping[str, Chosen], *,
     name are given by their number, as bytes. Raises CorruptFile where nothing can be had at all.
     """
     return _Zip(reader, file, chosen, base).read()
+
+
+def sums_told(reader: Reader, chosen: Mapping[str, Chosen]) -> dict[str, list[Record]]:
+    """Where the manifest says that the storages lie, where one can be read: it says so once more than the zip does."""
+    prefix = prefix_of(list(chosen))
+    place = chosen.get(prefix + _MANIFEST)
+    if place is None or not place.holds or place.record.method or place.record.nbytes > _MAX_MANIFEST:
+        return {}
+    manifest = _parsed(read(reader, place.record.offset, place.record.nbytes))
+    return {} if manifest is None else {row.name: [row] for row in spanned(manifest, prefix, reader.size)}
+
+
+def _parsed(data: bytes) -> dict[str, Any] | None:
+    try:
+        manifest = parsed(data)
+    except (ValueError, RecursionError):
+        return None
+    return manifest if type(manifest) is dict else None
 
 
 class _Zip:
@@ -120,6 +140,7 @@ class _Zip:
         except CorruptFile:
             self.storages.clear()
             self.wreck.faults.clear()
+            self.wreck.damaged.clear()
         else:
             self.wreck.unnamed = whole is None and place.holds is not True
             if self.wreck.unnamed:
@@ -127,8 +148,8 @@ class _Zip:
             return reading, True
         reading = read_partly(data, **how)
         self._note(
-            f"{_PICKLE} is damaged and breaks off at byte {reading.end:,} of {len(data):,}: what it says before that is "
-            "not vouched for, what it says after that is lost"
+            f"{_PICKLE} is damaged and breaks off at byte {reading.end:,} of {len(data):,}: what it says before that "
+            "is not vouched for, what it says after that is lost"
         )
         self.wreck.unnamed = True
         return reading, False
@@ -146,12 +167,9 @@ class _Zip:
         place = self.chosen.get(self.prefix + _MANIFEST)
         if place is None or place.record.stored < 0:
             return None
-        data = self._mended(place, self._bytes(place, _MAX_MANIFEST), _MANIFEST)
-        try:
-            manifest = parsed(data) if data is not None else None
-        except (ValueError, RecursionError):
-            manifest = None
-        if type(manifest) is not dict:
+        data = self._bytes(place, _MAX_MANIFEST)
+        manifest = _parsed(data if (whole := self._mended(place, data, _MANIFEST)) is None else whole)
+        if manifest is None or (whole is None and place.holds is False):
             self._note(f"{_MANIFEST} is damaged: roles are told by structure")
             return None
         return sound(manifest)
@@ -185,6 +203,8 @@ class _Zip:
             span, crc32, why = (None, None, "") if tag == "meta" else self._place(key, nbytes)
             if why:
                 self.wreck.faults[name] = why
+            if why and span is not None:
+                self.wreck.damaged.add(name)
             known = self.storages[name] = Storage(name, dtype, nbytes, tag, span, crc32, self.byteorder)
         elif known.nbytes != nbytes:
             raise machine.corrupt(f"gives storage {key} two sizes, {known.nbytes:,} and {nbytes:,} bytes")
@@ -221,7 +241,7 @@ class _Zip:
         if not rest:
             return value
         self._note(
-            f"{count(len(rest), 'storage')} that no name is known for: bytes under {_RAW!r}, by the number of the record"
+            f"{count(len(rest), 'storage')} that no name is known for: bytes under {_RAW!r}, by number of the record"
         )
         tree = value if isinstance(value, dict) else {} if value is None else {"tree": value}
         return {**tree, (_RAW if _RAW not in tree else "unnamed storages"): rest}

@@ -6,6 +6,7 @@ Reads the whole file once for its marks; no size that a file declares makes anyt
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
@@ -21,7 +22,10 @@ __all__ = ["candidates", "prefix_of", "spanned"]
 _LOCAL: Final = Struct("<4s5H3I2H")
 _CENTRAL: Final = Struct("<4s6H3I5H2I")
 _SUMS: Final = (Struct("<4sIII"), Struct("<4sIQQ"))
-_LOCAL_MARK, _CENTRAL_MARK, _SUMS_MARK = b"PK\3\4", b"PK\1\2", b"PK\7\x08"
+_END: Final = Struct("<4s4H2IH")
+_END64: Final = Struct("<4sQ2H2I4Q")
+_LOCATOR: Final = 20
+_LOCAL_MARK, _CENTRAL_MARK, _SUMS_MARK, _END_MARK = b"PK\3\4", b"PK\1\2", b"PK\7\x08", b"PK\5\6"
 _FIELD: Final = Struct("<HH")
 _WINDOW: Final = 4 << 20
 _MARK: Final = 4
@@ -38,19 +42,50 @@ _PICKLE: Final = "data.pkl"
 def candidates(reader: Reader) -> dict[str, list[Record]]:
     """The records by name, each with all places where it may lie, the likeliest first.
 
+    Of records that bear one name the later generation counts, which a relocation appended behind a whole archive; what
+    lies inside the data of another record comes last, because that is a file within the file.
+
     Raises HostileFile for a file with more marks of records than any checkpoint has.
     """
     marks = _marks(reader)
     ends = _ends(reader, marks[_SUMS_MARK])
-    local = [found for at in marks[_LOCAL_MARK] if (found := _local(reader, at, ends)) is not None]
+    local = [one for at in marks[_LOCAL_MARK] if (one := _local(reader, at, ends)) is not None]
     starts = {record.header: record for record in local}
+    central = [one for at in marks[_CENTRAL_MARK] for one in _central(reader, at, starts)]
+    whole = [at for at in marks[_END_MARK] if _is_end(reader, at)]
+    inner = _nested(local)
     found: dict[str, list[Record]] = {}
-    for at in reversed(marks[_CENTRAL_MARK]):  # of two directories the later one is the one in force
-        for record in _central(reader, at, starts):
-            found.setdefault(record.name, []).append(record)
-    for record in reversed(local):
+    for record in (*central, *local):
         found.setdefault(record.name, []).append(record)
-    return {name: _distinct(records) for name, records in found.items()}
+
+    def order(record: Record) -> tuple[bool, bool, int, int]:
+        return record.stored < 0, record.header in inner, -bisect(whole, record.header), record.header
+
+    return {name: sorted(_distinct(records), key=order) for name, records in found.items()}
+
+
+def _nested(local: Sequence[Record]) -> set[int]:
+    """The headers that stand within the data of a record before them."""
+    found, reached = set[int](), 0
+    for record in local:
+        if record.header < reached:
+            found.add(record.header)
+        elif record.stored > 0:
+            reached = record.offset + record.stored
+    return found
+
+
+def _is_end(reader: Reader, at: int) -> bool:
+    """Whether an end record stands behind its directory, as that of an archive does which begins with the file."""
+    raw = read(reader, at, _END.size)
+    if len(raw) < _END.size:
+        return False
+    *_, size, offset, _ = _END.unpack(raw)
+    wide = read(reader, at - _LOCATOR - _END64.size, _END64.size) if at >= _LOCATOR + _END64.size else b""
+    if wide.startswith(b"PK\6\6"):
+        *_, size, offset = _END64.unpack(wide)
+        at -= _LOCATOR + _END64.size
+    return bool(size) and offset + size == at and read(reader, offset, _MARK) == _CENTRAL_MARK
 
 
 def prefix_of(names: Sequence[str]) -> str:
@@ -74,7 +109,7 @@ def spanned(manifest: Mapping[str, Any], prefix: str, size: int) -> Iterator[Rec
 
 def _marks(reader: Reader) -> dict[bytes, list[int]]:
     """Where the marks of headers, directory entries and descriptors stand, data that looks like one included."""
-    found: dict[bytes, list[int]] = {mark: [] for mark in (_LOCAL_MARK, _CENTRAL_MARK, _SUMS_MARK)}
+    found: dict[bytes, list[int]] = {mark: [] for mark in (_LOCAL_MARK, _CENTRAL_MARK, _SUMS_MARK, _END_MARK)}
     number = 0
     for start in range(0, reader.size, _WINDOW):
         window = read(reader, start, min(_WINDOW + _MARK - 1, reader.size - start))
@@ -175,7 +210,5 @@ def _name(raw: bytes) -> str | None:
 
 
 def _distinct(records: Sequence[Record]) -> list[Record]:
-    """Each place once; records of no known length last."""
-    seen = {(r.offset, r.stored, r.crc32): r for r in reversed(records)}
-    kept = [r for r in records if seen.get((r.offset, r.stored, r.crc32)) is r]
-    return sorted(kept, key=lambda record: record.stored < 0)
+    """Each place once."""
+    return list({(r.offset, r.stored, r.crc32): r for r in reversed(records)}.values())[::-1]

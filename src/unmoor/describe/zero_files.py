@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
+from unmoor import places
 from unmoor.errors import CorruptFile, HostileFile, NotACheckpoint, UnsupportedFile
 from unmoor.filing import open_reader, read
+from unmoor.values.dangers import danger_of
 from unmoor.values.nodes import Opaque
 from unmoor.values.text import count, listing
 
@@ -69,41 +71,41 @@ def is_states(name: str) -> bool:
 
 def find_step(path: str) -> str:
     """The subfolder of `path` that holds the files, "" for `path` itself."""
-    if not os.path.isdir(path):
+    if not places.is_folder(path):
         with open_reader(path):  # raises where there is nothing at all
             raise NotACheckpoint(
                 f"{path} is a file; what DeepSpeed's save_checkpoint writes is a folder",
                 remedy="Give the folder in which `latest` stands, or that of one step.",
                 path=path,
             )
-    if any(map(is_states, os.listdir(path))):
+    if any(map(is_states, places.names(path))):
         return ""
-    place = os.path.join(path, _LATEST)
-    if os.path.isfile(place):
+    place = places.join(path, _LATEST)
+    if places.is_file(place):
         with open_reader(place) as reader:
             name = read(reader, 0, _MAX_LATEST).decode("utf-8", "replace").strip()
         if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
             raise HostileFile(f"{place} names {name[:200]!r}, which is no folder beside it", path=place)
-        if not os.path.isdir(os.path.join(path, name)):
+        if not places.is_folder(places.join(path, name)):
             raise CorruptFile(
                 f"{place} names {name}, and there is no such folder",
                 remedy="Copy it beside the others, or give the path of a step that is there.",
                 path=place,
             )
         return name
-    steps = [name for name in sorted(os.listdir(path)) if _holds_states(os.path.join(path, name))]
+    steps = [name for name in sorted(places.names(path)) if _holds_states(places.join(path, name))]
     if len(steps) != 1:
         what = f"{count(len(steps), 'step')} ({listing(steps)})" if steps else "none"
         raise NotACheckpoint(
             f"{path} has no file '{_LATEST}' to name the step of DeepSpeed to read, and holds {what}",
-            remedy=f"Give one of them: {os.path.join(path, steps[-1])}" if steps else "",
+            remedy=f"Give one of them: {places.join(path, steps[-1])}" if steps else "",
             path=path,
         )
     return steps[0]
 
 
 def _holds_states(path: str) -> bool:
-    return os.path.isdir(path) and any(map(is_states, os.listdir(path)))
+    return places.is_folder(path) and any(map(is_states, places.names(path)))
 
 
 def read_ranks(path: str, step: str) -> Ranks:
@@ -112,8 +114,8 @@ def read_ranks(path: str, step: str) -> Ranks:
     Raises CorruptFile naming the ranks whose files are missing, UnsupportedFile for models that are split over ranks
     in other ways than ZeRO's.
     """
-    folder = os.path.join(path, step) if step else path
-    names = sorted(os.listdir(folder))
+    folder = places.join(path, step) if step else path
+    names = sorted(places.names(folder))
     _refuse_parallel(folder, names)
     models = [(int(m[1] or 0), name) for name in names if (m := _MODEL.fullmatch(name))]
     optimizers = [(int(m[1]), name) for name in names if (m := _OPTIMIZER.fullmatch(name))]
@@ -142,7 +144,7 @@ def _refuse_parallel(folder: str, names: Sequence[str]) -> None:
 def _read(path: str, step: str, ranks: Sequence[tuple[int, str]]) -> Iterator[RankFile]:
     for rank, name in ranks:
         file = f"{step}/{name}" if step else name
-        with open_reader(os.path.join(path, file)) as reader:
+        with open_reader(places.join(path, file)) as reader:
             if detect(reader) != "zip":
                 raise UnsupportedFile(f"{reader.path} is none of the zip files that DeepSpeed writes", path=reader.path)
             saved = read_saved(reader, file, 0)
@@ -153,9 +155,13 @@ def _read(path: str, step: str, ranks: Sequence[tuple[int, str]]) -> Iterator[Ra
 
 def _own_names_left_out(saved: Saved) -> Saved:
     reading = saved.reading
-    names = tuple(name for name in reading.globals if not name.startswith(_OWN))
-    calls = [call for call in reading.calls if not call.name.startswith(_OWN)]
+    names = tuple(name for name in reading.globals if not _is_own(name))
+    calls = [call for call in reading.calls if not _is_own(call.name)]
     return replace(saved, reading=replace(reading, globals=names, calls=calls))
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith(_OWN) and not danger_of(name)
 
 
 def _check_ranks(folder: str, ranks: Ranks) -> None:

@@ -1,7 +1,7 @@
-"""The bytes of a ZIP that no checksum covers: headers, padding, data descriptors and end records, held against each other.
+"""The bytes of a ZIP that no checksum covers: headers, padding, data descriptors, end records, held against each other.
 
-No reader looks at most of them, so that damage there harms no tensor; it tells all the same that the disk or the copy is
-losing bits. What a header holds must stand in the other list too, or be what its writer always writes. Knows no tensors.
+No reader looks at most of them, so that damage there harms no tensor; it tells all the same that the disk or the copy
+is losing bits. What a header holds must stand in the other list too, or be what its writer always writes.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class _Entry(NamedTuple):
 def stray_bytes(reader: Reader) -> list[str]:
     """What is odd about the bytes of the archive behind `reader` that no checksum covers, a line each.
 
-    The archive must have been read before (`read_archive`). One that a relocation was cut off behind is looked at as far
-    as it goes.
+    The archive must have been read before (`read_archive`). What a relocation that was cut off left is not looked at.
     """
     end = read_end(reader)
     if end.interrupted:
@@ -89,8 +88,8 @@ def _ends(reader: Reader, end: End) -> Iterator[str]:
 def _entries(raw: bytes, number: int) -> Iterator[_Entry]:
     at = 0
     for _ in range(number):
-        _, by, *alike, crc, stored, nbytes, name, extra, comment, disk, internal, external, header = _CENTRAL.unpack_from(
-            raw, at
+        _, by, *alike, crc, stored, nbytes, name, extra, comment, disk, internal, external, header = (
+            _CENTRAL.unpack_from(raw, at)
         )
         start = at + _CENTRAL.size
         stop = start + name

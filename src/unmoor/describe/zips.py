@@ -9,16 +9,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from struct import Struct
 from typing import Final, NamedTuple, NoReturn
 
 from unmoor.errors import CorruptFile, HostileFile, UnsupportedFile
-from unmoor.filing import Reader, read, read_into
+from unmoor.filing import Reader, grain_of, read, read_into
 from unmoor.values.nodes import Span, inflated
 from unmoor.values.text import format_bytes, listing
 
 from .zip_ends import End, prefixed, read_end
+from .zip_headers import contradiction, offset_by_rule
 
 __all__ = ["Archive", "Headers", "Record", "last_record", "read_archive", "record_bytes", "records_named"]
 
@@ -41,6 +42,10 @@ _STORED: Final = 0
 _DEFLATED: Final = 8
 _ENCRYPTED: Final = 1
 _DESCRIPTOR: Final = 8
+_GROWTH: Final = 32
+_FREE: Final = 1 << 20
+"""A record may inflate to so many bytes, and beyond that to so many times its own: more than honest ones do."""
+
 _PAGE: Final = 4096
 _NEAR: Final = 8192
 """A gap between headers that is read over rather than sought past: a call costs as much as copying so many bytes."""
@@ -116,7 +121,8 @@ def read_archive(reader: Reader) -> Archive:
     """
     end = read_end(reader)
     faults = _Faults(reader.path)
-    records = _locate(reader, _directory(reader, end, faults), faults)
+    entries = _directory(reader, end, faults)
+    records = _reckoned(reader, end, entries, faults) if grain_of(reader) else _locate(reader, entries, faults)
     faults.check()
     _check_overlap(records, end.offset, faults)
     by_name = {record.name: record for record in records}
@@ -167,6 +173,12 @@ def record_bytes(reader: Reader, record: Record, limit: int) -> bytes:
         raise HostileFile(
             f"{reader.path}: {record.name} takes {format_bytes(max(record.nbytes, record.stored))}, "
             f"more than the {format_bytes(limit)} that such a record may take",
+            path=reader.path,
+        )
+    if record.method and record.nbytes > _FREE + _GROWTH * record.stored:
+        raise HostileFile(
+            f"{reader.path}: the {format_bytes(record.stored)} of {record.name} inflate to "
+            f"{format_bytes(record.nbytes)}, as no such record does",
             path=reader.path,
         )
     data = read(reader, record.offset, record.stored)
@@ -301,6 +313,21 @@ class Headers:
             read_into(self.reader, self.start + done, view[done:])
 
 
+def _reckoned(reader: Reader, end: End, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:
+    """The records behind a server, where reading each local header would be a request for each tensor.
+
+    Torch's writer places records by a rule. Where that leads from the header of one exactly to that of the next, it says
+    where the data begins; the other headers are read.
+    """
+    listed = list(entries)
+    after = dict(pairwise(sorted([*(entry.header for entry in listed), end.offset])))
+    offsets = [offset_by_rule(*entry, after.get(entry.header, -1)) for entry in listed]
+    asked = iter(_locate(reader, [entry for entry, at in zip(listed, offsets, strict=True) if at is None], faults))
+    rows = zip(listed, offsets, strict=True)
+    made = (next(asked, None) if offset is None else _record(entry, offset) for entry, offset in rows)
+    return [record for record in made if record is not None]
+
+
 def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:
     """Read each local header: only it says where the data begins."""
     headers, unpack, size, made = Headers(reader), _LOCAL.unpack_from, reader.size, tuple.__new__
@@ -325,7 +352,7 @@ def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[
         ):
             why = ""  # as nearly all are, and as `_contradiction` would find
         else:
-            why = _contradiction(entry, fields, window[at : after - start])
+            why = contradiction(entry, fields, window[at : after - start])
         if why:
             faults.add(f"{_text(name)}: {why} (local header at byte {header:,})")
         elif offset + stored > size:
@@ -339,29 +366,9 @@ def _locate(reader: Reader, entries: Iterable[_Entry], faults: _Faults) -> list[
     return records
 
 
-def _contradiction(entry: _Entry, fields: Sequence[int], name: bytearray) -> str:
-    """How a local header contradicts its entry in the directory; "" where it does not."""
-    signature, flags, method, crc32, stored, nbytes, length, _ = fields
-    if signature != _LOCAL_SIGNATURE:
-        return "there is no local header where the directory says"
-    if length != len(name) or name != entry.name:
-        return "its two headers differ in name"
-    if method != entry.method or (flags ^ entry.flags) & _ENCRYPTED:
-        return "its two headers differ in how it is compressed"
-    if (crc32 or stored or nbytes or not flags & _DESCRIPTOR) and _sizes_differ(entry, flags, crc32, stored, nbytes):
-        return "its two headers differ in size or checksum"
-    if method == _STORED and entry.stored != entry.nbytes:
-        return f"stored as it is, and yet {entry.stored:,} bytes stand for {entry.nbytes:,}"
-    return ""
-
-
-def _sizes_differ(entry: _Entry, flags: int, crc32: int, stored: int, nbytes: int) -> bool:
-    """Whether a local header that claims sizes contradicts the directory; a stream leaves 0 or ZIP64's mark."""
-    if crc32 == entry.crc32 and stored == entry.stored and nbytes == entry.nbytes:
-        return False
-    unknown = (0, _LONG) if flags & _DESCRIPTOR else (_LONG,)
-    pairs = ((crc32, entry.crc32), (stored, entry.stored), (nbytes, entry.nbytes))
-    return any(mine not in (*unknown, theirs) for mine, theirs in pairs)
+def _record(entry: _Entry, offset: int) -> Record:
+    name, _, method, crc32, stored, nbytes, header = entry
+    return Record(_text(name), offset, nbytes, stored, crc32 or (None if nbytes else 0), method, header)
 
 
 def _refuse(path: str, entry: _Entry) -> NoReturn:

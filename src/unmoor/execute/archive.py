@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
+from unmoor.urls import is_url
 from unmoor.values.pausing import collector_paused
 
 from . import crew
@@ -111,15 +112,21 @@ def write_archive(
     `finish` gets name -> (offset, bytes, CRC-32) of all of them and returns the last records (`torch_trailer`, a
     manifest). `buffer_bytes` bounds all memory besides the records' own. `progress` gets the bytes of record data done
     since its last call, one call at a time from any thread. `buffers` are what the records' devices copy best into. The
-    data must not change meanwhile. An existing file is overwritten in place: `commit.publish` makes a save atomic.
+    data must not change meanwhile. An existing file is overwritten in place: `commit.publish` makes a save atomic. The
+    hidden name that it gives for a URL is written to in order.
 
     Raises OSError as the system gives it; what is at `path` is then of no use.
     """
     begin = time.perf_counter()
     text = os.fspath(path)
+    how: dict[str, Any] = {"buffer_bytes": buffer_bytes, "progress": progress, "buffers": buffers}
+    if is_url(text):
+        from .remote_archive import send_archive
+
+        sent, nbytes = send_archive(text, records, name=name, finish=finish, zip64_from=zip64_from, **how)
+        return Written(text, nbytes, time.perf_counter() - begin, sent)
     with archive_file(text, portable=portable) as file:
-        how: dict[str, Any] = {"threads": threads, "buffer_bytes": buffer_bytes, "progress": progress}
-        how["buffers"] = buffers
+        how["threads"] = threads
         written = file.append(records, name=name, finish=finish, zip64_from=zip64_from, **how)
     return Written(text, file.end, time.perf_counter() - begin, written)
 

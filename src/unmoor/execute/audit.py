@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from unmoor.errors import FileError, UnmoorError
-from unmoor.filing import read_into
+from unmoor.filing import grain_of, read_into
 from unmoor.values.nodes import deflated
 from unmoor.values.verification import Record
 
 from . import crew
 from .checksums import combine, crc32
 from .reading import OpenSpan
+from .schedule import lanes
 
 __all__ = ["Wrong", "audit"]
 
@@ -88,11 +90,20 @@ def audit(
     wrong: list[Wrong] = []
     work = _Work(open_span, crew.Meter(progress), wrong)
     packed = any(deflated(record.span.file) for record in wanted)
-    threads = 1 if packed else threads
-    chunk = min(CHUNK, crew.share(buffer_bytes, threads))
+    grain = 0 if packed else _grain(wanted, open_span)
+    threads, buffer_bytes = (1, buffer_bytes) if packed else lanes((), threads, buffer_bytes, grain)
+    chunk = min(max(CHUNK, grain), crew.share(buffer_bytes, threads))
     jobs = _jobs(wanted, chunk)
     crew.run(jobs, work.do, threads=threads, buffer_bytes=chunk * max(1, min(threads, len(jobs))))
     return sorted(wrong, key=lambda one: (one.record.span.file, one.record.span.offset))
+
+
+def _grain(records: Sequence[Record], open_span: OpenSpan) -> int:
+    """How many bytes a read should have; what cannot be opened is told when it is read."""
+    for file in {record.span.file for record in records}:
+        with suppress(FileError, OSError):
+            return grain_of(open_span(file))
+    return 0
 
 
 def _jobs(records: Sequence[Record], chunk: int) -> list[_Piece | _Near]:

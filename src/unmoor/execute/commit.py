@@ -1,30 +1,35 @@
 """Puts a file in its place whole or not at all, and on the disk before it says so.
 
 Knows nothing of checkpoints. A file is written beside its target under a hidden name, checked, made durable, renamed.
+What a process that was killed left there of the same target is removed first (`leftovers.py`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
 from unmoor.errors import FileError, ReadError, SaveError, UsageError
 from unmoor.steady import leave_out, refuse_changed
+from unmoor.urls import is_url
 from unmoor.values.text import format_bytes
 
-__all__ = ["Durability", "hidden_name", "publish", "real_path", "reads_other", "refuse_full", "save_error", "sync_folder"]
+from .leftovers import claim, sweep
+
+__all__ = ["Durability", "publish", "real_path", "reads_other", "refuse_full", "save_error", "sync_folder"]
 
 #: "disk" returns when the data and its name are on the disk; "system" leaves that to the operating system, so that a
 #: crash of the machine (not of the process) may lose the new file, and on some file systems the old one with it.
 Durability = Literal["disk", "system"]
 
-_LONGEST_NAME: Final = 255
+_RENAMES_OPEN: Final = os.name == "posix"
+"""Whether a file can be renamed while it is open, so that its lock holds until it has its name."""
 _NO_FOLDER_SYNC: Final = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 _CAUSES: Final = {
     errno.ENOSPC: ("the disk is full", "Free that much space, or save to another disk."),
@@ -73,20 +78,32 @@ def publish(
     'hi'
     """
     text = os.fspath(path)
+    if is_url(text):
+        from .remote import publish_remote
+
+        with publish_remote(text, needed=needed, check=check) as hidden:
+            yield hidden
+        return
     target = real_path(text)
-    hidden = hidden_name(target)
+    folder, name = os.path.split(target)
+    hidden = ""
     _refuse_special(target, text)
-    leave_out(hidden)
     try:
-        with _created(hidden) as handle:
-            refuse_full(os.path.dirname(hidden), needed)
+        sweep(folder, name)
+        hidden, handle = claim(target)
+        leave_out(hidden)
+        with _closing(handle):
+            refuse_full(folder, needed)
             yield hidden
             _checked(check, hidden, text)
             _keep_mode(target, hidden)
             if durability == "disk":
                 os.fsync(handle)
-        refuse_changed()
-        os.replace(hidden, target)
+            refuse_changed()
+            if _RENAMES_OPEN:
+                os.replace(hidden, target)
+        if not _RENAMES_OPEN:
+            os.replace(hidden, target)
     except BaseException as error:
         with suppress(OSError):
             os.unlink(hidden)
@@ -94,7 +111,7 @@ def publish(
             raise save_error(error, text, target, needed) from error
         raise
     if durability == "disk":
-        sync_folder(os.path.dirname(target), text)
+        sync_folder(folder, text)
 
 
 def _checked(check: Callable[[str], None], hidden: str, path: str) -> None:
@@ -133,14 +150,6 @@ def _is_encodable(path: str) -> bool:
     return True
 
 
-def hidden_name(target: str) -> str:
-    """A new name beside `target` that tells whose it is and by which process it is made."""
-    folder, name = os.path.split(target)
-    tail = f".unmoor-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    room = _LONGEST_NAME - len(tail) - 1
-    return os.path.join(folder, "." + os.fsdecode(os.fsencode(name)[:room]) + tail)
-
-
 def _refuse_special(target: str, path: str) -> None:
     if os.path.lexists(target) and not os.path.isfile(target):
         code, cause = (errno.EISDIR, "a folder") if os.path.isdir(target) else (errno.EINVAL, "no regular file")
@@ -149,10 +158,9 @@ def _refuse_special(target: str, path: str) -> None:
 
 
 @contextmanager
-def _created(hidden: str) -> Iterator[int]:
-    handle = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+def _closing(handle: int) -> Iterator[None]:
     try:
-        yield handle
+        yield
     finally:
         os.close(handle)
 
@@ -223,6 +231,8 @@ def save_error(error: OSError, path: str, target: str, needed: int, done: str = 
 
     `done` is what was to be done to it.
     """
+    if is_url(path):
+        return _refused_behind(error, path, done)
     folder, code = os.path.dirname(target), error.errno
     free = _free(folder)
     details = [] if free is None else [f"needed {format_bytes(needed)}, free {format_bytes(free)} in {folder}"]
@@ -233,3 +243,13 @@ def save_error(error: OSError, path: str, target: str, needed: int, done: str = 
         cause, remedy = _NO_NAMES
     headline = f"{path} was not {done}: {cause.format(folder=folder) or error}"
     return SaveError(headline, details=details, remedy=remedy, path=path, errno=code)
+
+
+def _refused_behind(error: OSError, url: str, done: str) -> SaveError:
+    """The same where it was to go to a URL: what a store refused, or the disk on which a folder is put together."""
+    told = isinstance(error, ReadError)
+    cause, remedy = _CAUSES.get(error.errno or 0, ("", ""))
+    place = tempfile.gettempdir()
+    why = error.headline if told else f"{cause.format(folder=place) or error} (its files are put together in {place})"
+    remedy = error.remedy if told else remedy
+    return SaveError(f"{url} was not {done}: {why}", remedy=remedy, path=url, errno=error.errno)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final
 
+from unmoor.urls import is_url
+
 from .crew import ring_of
 from .fetching import chunks
 from .sinks import Blob, Buffers
@@ -34,8 +36,13 @@ def write_flat(
 
     Pieces of a blob begin at multiples of 16 bytes. `progress` gets the bytes of blobs done since its last call.
     `buffers` are what the blobs' devices copy best into.
-    Raises OSError as the system gives it; what is at `path` is then of no use.
+    Raises OSError as the system gives it; what is at `path` is then of no use. The hidden name that `commit.publish`
+    gives for a URL is written to in order.
     """
+    if is_url(text := os.fspath(path)):
+        from .remote_archive import send_flat
+
+        return send_flat(text, head, blobs, buffer_bytes=buffer_bytes, progress=progress, buffers=buffers)
     each = buffer_bytes // (1 if buffers is None else buffers.slots)
     size = max(_ELEMENT, min(_CHUNK, each) // _ELEMENT * _ELEMENT)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)

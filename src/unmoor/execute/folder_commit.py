@@ -1,7 +1,8 @@
 """Puts a folder in its place whole or not at all, and on the disk before it says so; several processes may fill it.
 
 Knows nothing of checkpoints. A folder is made beside its target under a hidden name, filled, checked, made durable, and
-renamed; an older folder there is exchanged for it in one step where the system can, and removed afterwards.
+renamed; an older folder there is exchanged for it in one step where the system can, and removed afterwards. A lock file
+beside it, which is there before it and until nothing of it is left, tells others that its process lives.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import secrets
 import shutil
 import stat
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -23,16 +25,16 @@ from typing import Any, Final
 
 from unmoor.errors import SaveError
 from unmoor.steady import leave_out, refuse_changed
+from unmoor.urls import is_url, name_of
 from unmoor.values.text import listing
 
-from .commit import hidden_name, real_path, sync_folder
+from .commit import real_path, sync_folder
+from .leftovers import LOCK, NEW, OLD, claim, is_for, kept, release, sweep
 
 __all__ = ["Staging", "discard", "left_behind", "publish_folder", "sees", "stage"]
 
 _TOKEN: Final = ".unmoor-token"  # noqa: S105 - the name of a file
-_ASIDE: Final = ".old"
-_ASIDE_NAME: Final = re.compile(r"\.(?P<name>.+)\.unmoor-\d+-[0-9a-f]{8}\.old", re.DOTALL)
-_LONGEST_NAME: Final = 255
+_ASIDE_NAME: Final = re.compile(r"\.(?P<name>.+)\.unmoor-\d+-[0-9a-f]{8,}\.old", re.DOTALL)
 _EXCHANGE: Final = 2
 """RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS."""
 _HERE: Final = -100
@@ -43,6 +45,9 @@ _TRIES: Final = 20
 _PATIENCE: Final = 3.0
 """Seconds within which another machine's view of a shared file system shows a folder that was just made."""
 
+_locks: Final[dict[str, int]] = {}
+"""Path of a hidden folder of this process -> its lock file, open."""
+
 
 @dataclass(frozen=True, slots=True)
 class Staging:
@@ -52,31 +57,44 @@ class Staging:
     token: str
 
     def beside(self, path: str) -> str:
-        """The folder's path as this process sees it, for the target `path`."""
+        """The folder's path as this process sees it, for the target `path`: of a URL where temporary files are."""
+        if is_url(path):
+            return os.path.join(tempfile.gettempdir(), self.name)
         return os.path.join(os.path.dirname(os.path.realpath(path)), self.name)
 
 
-def stage(path: str, *, own: Callable[[str], bool]) -> Staging:
+def stage(path: str, *, own: Callable[[str], bool], whole: Callable[[Collection[str]], bool] = bool) -> Staging:
     """Make the hidden folder beside `path`, for one process of those that fill it.
 
     An older folder at `path` will be replaced, so that all in it must be `own` by its name. A replacement that was cut
-    off between its two renames is finished by taking the older folder back.
+    off between its two renames is finished by taking the older folder back. Behind a URL no folder can be exchanged for
+    another: one whose names are `whole` is refused, and what is left of a save that was cut off is removed.
 
     Raises SaveError, with nothing changed, for a file at `path` or a folder with anything else in it; OSError for what
     the system refuses.
     """
-    target = real_path(path)
-    _take_back(target)
-    _refuse(target, path, own)
-    hidden = hidden_name(target)
-    os.mkdir(hidden)
+    if is_url(path):
+        from .remote_folder import make_way
+
+        make_way(path, own, whole)
+        target = os.path.join(tempfile.gettempdir(), name_of(path))
+        sweep(*os.path.split(target))
+    else:
+        target = real_path(path)
+        sweep(*os.path.split(target))
+        _take_back(target)
+        _refuse(target, path, own)
+    lock, handle = claim(target, LOCK)
+    hidden = lock.removesuffix(LOCK) + NEW
+    _locks[hidden] = handle
     leave_out(hidden)
     staging = Staging(os.path.basename(hidden), secrets.token_hex(16))
     try:
+        os.mkdir(hidden, 0o700 if is_url(path) else 0o777)
         with open(os.path.join(hidden, _TOKEN), "x", encoding="ascii") as file:
             file.write(staging.token)
     except BaseException:
-        shutil.rmtree(hidden, ignore_errors=True)
+        _clear(hidden)
         raise
     return staging
 
@@ -97,8 +115,18 @@ def publish_folder(staging: Staging, path: str) -> None:
     """Bring the hidden folder's names to the disk and rename it to `path`. Its files must be on the disk already.
 
     A symbolic link at `path` stays one, its target is replaced. An older folder's mode is kept. Where it fails before
-    the folder is in place, the hidden one is removed.
+    the folder is in place, the hidden one is removed. To a URL its files are sent, in the order of their last change
+    and names that begin with a dot at the end.
     """
+    if is_url(path):
+        from .remote_folder import send_folder
+
+        os.unlink(os.path.join(staging.beside(path), _TOKEN))
+        try:
+            send_folder(staging.beside(path), path)
+        finally:
+            _clear(staging.beside(path))
+        return
     target, hidden = os.path.realpath(path), staging.beside(path)
     os.unlink(os.path.join(hidden, _TOKEN))
     try:
@@ -107,18 +135,37 @@ def publish_folder(staging: Staging, path: str) -> None:
         refuse_changed()
         older = _put(hidden, target)
     except BaseException:
-        shutil.rmtree(hidden, ignore_errors=True)
+        _clear(hidden)
         raise
-    sync_folder(os.path.dirname(target), path)
-    if older:
-        shutil.rmtree(older, ignore_errors=True)
+    try:
+        sync_folder(os.path.dirname(target), path)
+    except BaseException:
+        _unlock(hidden, left=bool(older))
+        raise
+    _clear(older or hidden, hidden)
 
 
 def discard(staging: Staging, path: str) -> None:
     """Remove the hidden folder of a save that failed, as far as the system lets; a published one is left alone."""
     hidden = staging.beside(path)
     if os.path.exists(os.path.join(hidden, _TOKEN)):
-        shutil.rmtree(hidden, ignore_errors=True)
+        _clear(hidden)
+
+
+def _clear(folder: str, hidden: str = "") -> None:
+    """Remove a folder, and the lock of `hidden` (by default the same) once nothing is left for others to clear away."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _unlock(hidden or folder, left=os.path.lexists(folder))
+
+
+def _unlock(hidden: str, *, left: bool) -> None:
+    handle = _locks.pop(hidden, None)
+    if handle is None:
+        return
+    if left:
+        os.close(handle)
+    else:
+        release(hidden.removesuffix(NEW) + LOCK, handle)
 
 
 def left_behind(path: str) -> str:
@@ -155,7 +202,7 @@ def _put_now(hidden: str, target: str) -> str:
         return ""
     if _exchange(hidden, target):
         return hidden
-    aside = hidden.removesuffix(".tmp") + _ASIDE
+    aside = hidden.removesuffix(NEW) + OLD
     os.rename(target, aside)
     try:
         os.rename(hidden, target)
@@ -227,12 +274,11 @@ def _aside_of(target: str) -> Iterator[str]:
         return
     for each in names:
         match = _ASIDE_NAME.fullmatch(each)
-        cut = len(os.fsencode(each)) == _LONGEST_NAME
-        if match and (match["name"] == name or (cut and name.startswith(match["name"]))):
+        if match and is_for(match["name"], name, each):
             yield os.path.join(folder, each)
 
 
 def _take_back(target: str) -> None:
     older = left_behind(target)
-    if older:
+    if older and not kept(older.removesuffix(OLD) + LOCK):
         os.rename(older, target)

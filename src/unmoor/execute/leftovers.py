@@ -19,7 +19,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
-__all__ = ["LOCK", "NEW", "OLD", "claim", "hidden_name", "is_for", "release", "sweep"]
+__all__ = ["LOCK", "NEW", "OLD", "claim", "hidden_name", "is_for", "kept", "release", "sweep"]
 
 NEW: Final = ".tmp"
 """The end of a hidden file's or folder's name."""
@@ -80,6 +80,18 @@ def release(path: str, handle: int) -> None:
     os.close(handle)
     with suppress(OSError):
         os.unlink(path)
+
+
+def kept(lock: str) -> bool:
+    """Whether the process that made a lock file may still be there; False where there is no such file."""
+    match = _HIDDEN.fullmatch(os.path.basename(lock))
+    if match is None or not os.path.lexists(lock):
+        return False
+    try:
+        with _left(lock, match) as left:
+            return not left
+    except OSError:
+        return True
 
 
 def sweep(folder: str, name: str | None = None) -> tuple[str, ...]:

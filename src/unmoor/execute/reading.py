@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from unmoor.errors import RestoreError
-from unmoor.filing import Reader, read_into
+from unmoor.filing import Reader, grain_of, read_into
 
 from .checksums import combine, crc32
 from .sinks import Window
@@ -127,7 +127,7 @@ class Reading:
 
     def _fill(self, reader: Reader, offset: int, target: memoryview, *, checked: bool, slot: str = "") -> int:
         """Read into `target`, the memory of `slot` where one is given: it counts as written to once a byte comes."""
-        crc, size = 0, CHUNK if checked else max(1, len(target))
+        crc, size = 0, max(CHUNK, grain_of(reader)) if checked else max(1, len(target))
         for start in range(0, len(target), size):
             chunk, got = target[start : start + size], 0
             if slot and not start:

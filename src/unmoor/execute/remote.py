@@ -8,10 +8,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
-from unmoor.errors import FileError, ReadError, SaveError
+from unmoor.errors import FileError, ReadError, SaveError, UnmoorError
 from unmoor.remote.drafts import Draft, draft_at
 from unmoor.remote.looking import found
+from unmoor.urls import hushed
 
 __all__ = ["publish_remote", "save_failure", "written_draft"]
 
@@ -31,16 +33,19 @@ def publish_remote(url: str, *, needed: int, check: Callable[[str], None]) -> It
         draft.complete()
     except BaseException as error:
         gone = draft.discard()
-        if isinstance(error, ReadError | FileError):
+        if _is_own(error, draft):
             raise _failure(error, draft, gone=gone) from None
         raise
     finally:
         draft.close()
 
 
-def written_draft(name: str) -> Draft | None:
-    """The object that is being written under a hidden name; None for the path of a file."""
-    return draft_at(name)
+def written_draft(name: str) -> Draft:
+    """The object that is being written under a hidden name. Raises SaveError for a URL that is none."""
+    draft = draft_at(name)
+    if draft is None:
+        raise SaveError(f"{name} is not being written", path=name)
+    return draft
 
 
 def _begun(url: str, needed: int) -> Draft:
@@ -55,7 +60,14 @@ def _begun(url: str, needed: int) -> Draft:
         raise save_failure(error, url) from None
 
 
-def _failure(error: ReadError | FileError, draft: Draft, *, gone: bool) -> SaveError:
+def _is_own(error: BaseException, draft: Draft) -> TypeGuard[OSError | FileError]:
+    """Whether what failed is this save, and not the reading of what is saved."""
+    if isinstance(error, ReadError | FileError):
+        return error.path in (draft.name, draft.url)
+    return isinstance(error, OSError) and not isinstance(error, SaveError)
+
+
+def _failure(error: OSError | FileError, draft: Draft, *, gone: bool) -> SaveError:
     details = []
     if draft.older is not None and not draft.replaced:
         details.append("the checkpoint that was there before is untouched")
@@ -68,8 +80,10 @@ def _failure(error: ReadError | FileError, draft: Draft, *, gone: bool) -> SaveE
     return made
 
 
-def save_failure(error: ReadError | FileError, url: str) -> SaveError:
+def save_failure(error: OSError | FileError, url: str) -> SaveError:
     """A store's refusal as the error of a save."""
-    code = error.errno if isinstance(error, ReadError) else None
+    code = error.errno if isinstance(error, OSError) else None
+    if not isinstance(error, UnmoorError):
+        return SaveError(f"{url} was not saved: {hushed(str(error))}", path=url, errno=code)
     headline = f"{url} was not saved: {error.headline.removeprefix(f'{url} ')}"
     return SaveError(headline, details=error.details, remedy=error.remedy, path=url, errno=code)

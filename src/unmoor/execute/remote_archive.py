@@ -16,6 +16,7 @@ from unmoor.remote.drafts import Draft
 from .checksums import crc32
 from .crew import Meter, ring_of
 from .fetching import chunks
+from .remote import written_draft
 from .sinks import Blob, Buffers, Ring
 from .zipping import Member, descriptor, directory, local_header, place
 
@@ -30,7 +31,7 @@ Receipts = dict[str, tuple[int, int, int]]
 
 
 def send_archive(
-    draft: Draft,
+    hidden: str,
     records: Sequence[tuple[str, int, bytes | Blob]],
     *,
     name: str,
@@ -39,8 +40,9 @@ def send_archive(
     progress: Callable[[int], None] | None,
     buffers: Buffers | None,
     zip64_from: int,
-) -> Receipts:
-    """Send `records` as `archive.write_archive` writes them: name -> (offset, bytes, CRC-32)."""
+) -> tuple[Receipts, int]:
+    """Send `records` as `archive.write_archive` writes them: name -> (offset, bytes, CRC-32), and the bytes of it all."""
+    draft = written_draft(hidden)
     meter, receipts = Meter(progress), Receipts()
     members: list[Member] = []
     with closing(ring_of(buffers, _size(buffer_bytes, buffers))) as ring:
@@ -54,7 +56,7 @@ def send_archive(
                 meter.advance(member.nbytes)
     crcs = [crc for _, _, crc in receipts.values()]
     draft.write(directory(members, crcs, draft.nbytes, zip64_from=zip64_from), keep=True)
-    return receipts
+    return receipts, draft.nbytes
 
 
 def _placed(
@@ -102,7 +104,7 @@ def _sent(draft: Draft, source: bytes | Blob, nbytes: int, ring: Ring, size: int
 
 
 def send_flat(
-    draft: Draft,
+    hidden: str,
     head: bytes,
     blobs: Sequence[tuple[int, Blob]],
     *,
@@ -111,7 +113,7 @@ def send_flat(
     buffers: Buffers | None,
 ) -> int:
     """Send `head` and then all blobs, as `flat_file.write_flat` writes them; the length of it all."""
-    size = _size(buffer_bytes, buffers)
+    draft, size = written_draft(hidden), _size(buffer_bytes, buffers)
     draft.write(head, keep=True)
     with closing(ring_of(buffers, size)) as ring:
         for nbytes, blob in blobs:

@@ -18,7 +18,7 @@ from .sinks import Window
 from .takers import Batch, Block, Job, Piece, Run, Scatter
 from .tiling import tiles
 
-__all__ = ["schedule", "threads_for"]
+__all__ = ["lanes", "schedule", "threads_for"]
 
 #: Storages and segments below this are read together with their neighbours: a copy costs less than a call.
 SMALL: Final = 128 << 10
@@ -29,6 +29,10 @@ MANY: Final = 256
 TOGETHER: Final = 1 << 20
 #: Neighbours may stand this far apart (the headers between them are read and dropped).
 GAP: Final = 4 << 10
+#: The same where each read is a request to a server.
+FAR_GAP: Final = 64 << 10
+#: Requests that are on their way at once, at most.
+LANES: Final = 16
 
 
 def threads_for(blocks: Sequence[Block], threads: int) -> int:
@@ -43,40 +47,53 @@ def threads_for(blocks: Sequence[Block], threads: int) -> int:
     return 1 if many_tiny else threads
 
 
-def schedule(blocks: Sequence[Block], *, buffer_bytes: int, checked: bool) -> list[Job]:
+def lanes(blocks: Sequence[Block], threads: int, buffer_bytes: int, grain: int) -> tuple[int, int]:
+    """How many threads read, and how many bytes their buffers may have together.
+
+    Where each read is a request for `grain` bytes (0: of a file of this machine), threads wait more than they work, and
+    each answer takes up memory until it is where it belongs.
+    """
+    if not grain or any(map(deflated, {block.span.file for block in blocks})):
+        return threads_for(blocks, threads), buffer_bytes
+    number = max(1, min(LANES, buffer_bytes // (2 * grain)))
+    return number, max(buffer_bytes - number * grain, buffer_bytes // 2)
+
+
+def schedule(blocks: Sequence[Block], *, buffer_bytes: int, checked: bool, grain: int = 0) -> list[Job]:
     """The reads that fill everything that `blocks` want, in their order, with `buffer_bytes` of buffer for each.
 
-    With `checked`, every byte of a storage that has a checksum is in exactly one batch or counted piece, unless it is
+    `grain` is how many bytes a read should have, 0 where small ones cost little. With `checked`, every byte of a storage that has a checksum is in exactly one batch or counted piece, unless it is
     read in part.
     """
     jobs: list[Job] = []
     near: list[Block] = []
+    small, together, gap = max(SMALL, grain // 2), max(TOGETHER, grain), FAR_GAP if grain else GAP
     for block in blocks:
         nbytes = block.span.nbytes
         if block.in_part:
             jobs += part_jobs(block, buffer_bytes=buffer_bytes)
             continue
-        if nbytes > buffer_bytes or not _read_whole(block):
+        if nbytes > buffer_bytes or not _read_whole(block, small):
             _flush(near, jobs)
             jobs += _pieces(block, buffer_bytes=buffer_bytes, checked=checked and block.storage.crc32 is not None)
             continue
-        if near and not _together(near, block, min(TOGETHER, buffer_bytes)):
+        if near and not _together(near, block, min(together, buffer_bytes), gap):
             _flush(near, jobs)
         near.append(block)
     _flush(near, jobs)
     return jobs
 
 
-def _read_whole(block: Block) -> bool:
-    if block.span.nbytes < SMALL:
+def _read_whole(block: Block, small: int) -> bool:
+    if block.span.nbytes < small:
         return True
     return any(isinstance(taker, Scatter) or taker.memory() is None for taker in block.takers)
 
 
-def _together(near: list[Block], block: Block, limit: int) -> bool:
+def _together(near: list[Block], block: Block, limit: int, gap: int) -> bool:
     first, last, span = near[0].span, near[-1].span, block.span
     apart = span.offset - last.offset - last.nbytes
-    return 0 <= apart <= GAP and span.offset + span.nbytes - first.offset <= limit and span.file == first.file
+    return 0 <= apart <= gap and span.offset + span.nbytes - first.offset <= limit and span.file == first.file
 
 
 def _flush(near: list[Block], jobs: list[Job]) -> None:

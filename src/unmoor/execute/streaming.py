@@ -17,9 +17,10 @@ from unmoor.steady import refuse_changed
 from unmoor.values.plan import Copy
 
 from . import crew
+from .opening import grain_among
 from .preflight import refuse_cut_short, refuse_impossible, waves_of
 from .reading import OpenSpan, Reading
-from .schedule import schedule, threads_for
+from .schedule import lanes, schedule
 from .sinks import Buffers, Parts
 from .takers import Batch, Block, Job, blocks_of, bytes_of
 from .together import Part
@@ -75,7 +76,8 @@ def stream(
     waves = [blocks_of(wave, sinks) for wave in waves_of(copies)]
     blocks = list({id(block.storage): block for wave in waves for block in wave}.values())
     refuse_cut_short(blocks, open_span)
-    threads = threads_for(blocks, threads)
+    grain = grain_among(open_span, blocks)
+    threads, buffer_bytes = lanes(blocks, threads, buffer_bytes, grain)
     meter = crew.Meter(progress)
     touched: set[str] = set()
     parts: list[Part] = []
@@ -85,7 +87,7 @@ def stream(
             _check_first(blocks, open_span=open_span, buffer_bytes=buffer_bytes, threads=threads, meter=meter)
         for wave in waves:
             share = crew.share(buffer_bytes, threads, buffers)
-            jobs = schedule(wave, buffer_bytes=share, checked=verify != "none")
+            jobs = schedule(wave, buffer_bytes=share, checked=verify != "none", grain=grain)
             nbytes += _in_part(jobs)
             reading = Reading(
                 jobs,

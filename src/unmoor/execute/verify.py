@@ -10,8 +10,9 @@ from unmoor.values.nodes import Span, Storage
 from unmoor.values.text import count, listing
 
 from . import crew
+from .opening import grain_among
 from .reading import OpenSpan, Reading
-from .schedule import schedule, threads_for
+from .schedule import lanes, schedule
 from .takers import Block
 
 __all__ = ["Fault", "check", "corrupt", "fault_of"]
@@ -61,8 +62,9 @@ def check(
         elif storage.crc32 is not None:
             blocks.append(Block(storage, storage.span, names=paths))
     blocks.sort(key=lambda block: (block.span.file, block.span.offset))
-    threads = threads_for(blocks, threads)
-    jobs = schedule(blocks, buffer_bytes=crew.share(buffer_bytes, threads), checked=True)
+    grain = grain_among(open_span, blocks)
+    threads, buffer_bytes = lanes(blocks, threads, buffer_bytes, grain)
+    jobs = schedule(blocks, buffer_bytes=crew.share(buffer_bytes, threads), checked=True, grain=grain)
 
     def bad(block: Block, crc: int) -> None:
         faults.append(fault_of(block, crc))

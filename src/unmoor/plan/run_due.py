@@ -5,12 +5,13 @@ One rank decides, and all do the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from unmoor.values.run_policy import Every
 
-__all__ = ["Facts", "Verdict", "Wish", "judge", "pace"]
+__all__ = ["Decision", "Facts", "Verdict", "Wish", "judge", "pace"]
 
 _MEETING_SECONDS = 1.0
 """How long a signal on one rank may take to reach the others, if steps are short."""
@@ -58,6 +59,28 @@ class Verdict:
     def finished(self) -> bool:
         """Whether there is nothing left to be done."""
         return self.ending in ("finished", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What all ranks do at the end of a step, and the step at whose end they meet `next`.
+
+    Where they save: the `name` of the checkpoint, and the `record` that goes into it.
+    """
+
+    verdict: Verdict
+    next: int
+    name: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As ranks tell each other."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Decision:
+        """As it was told."""
+        return cls(**{**fields, "verdict": Verdict(**fields["verdict"])})
 
 
 def judge(wishes: Sequence[Wish], facts: Facts, every: Every, background: str) -> Verdict:

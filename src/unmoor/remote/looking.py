@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from unmoor import urls
@@ -12,7 +13,7 @@ from unmoor import urls
 from .drafts import draft_at
 from .stores import Facts, Store, facts_of, made_facts, patiently, store_of
 
-__all__ = ["Row", "found", "listed", "removed", "removed_tree"]
+__all__ = ["Row", "found", "listed", "remove_all", "size_of"]
 
 _WITH_FOLDERS: Final = frozenset({"memory", "sftp", "ssh", "ftp", "smb", "hdfs", "webdav"})
 """Stores in which a folder is there by itself. In others `rmdir` may mean the whole bucket."""
@@ -54,25 +55,32 @@ def _is_itself(row: dict[str, Any], store: Store) -> bool:
     return str(row["name"]).strip("/") == store.path.strip("/")
 
 
-def removed(url: str) -> None:
-    """Remove an object; what is gone already is well."""
-    store = store_of(url)
-    try:
-        patiently(lambda: store.fs.rm_file(store.path), url, "removed")
-    except FileNotFoundError:
-        return
-    finally:
-        store.fs.invalidate_cache(store.path.rpartition("/")[0])
+def size_of(url: str) -> int | None:
+    """The bytes of an object; None for a folder. Raises FileNotFoundError where nothing is there."""
+    facts = found(url)
+    if facts is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+    return None if facts.is_folder else max(0, facts.nbytes)
 
 
-def removed_tree(url: str) -> None:
-    """Remove a folder with all in it, what was written last first: that is what makes the rest a checkpoint."""
+def remove_all(url: str) -> None:
+    """Remove an object, or a folder with all in it; what is gone already is well.
+
+    Of a folder what was written last goes first: that is what makes the rest a checkpoint.
+    """
+    facts = found(url)
+    if facts is not None:
+        _remove(url, is_folder=facts.is_folder)
+
+
+def _remove(url: str, *, is_folder: bool) -> None:
     store = store_of(url)
-    try:
-        rows = listed(url)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for _, place, facts in sorted(rows, key=lambda row: -row[2].changed):
-        (removed_tree if facts.is_folder else removed)(place)
-    if store.schemes & _WITH_FOLDERS:
-        patiently(lambda: store.fs.rmdir(store.path), url, "removed")
+    if is_folder:
+        for _, place, facts in sorted(listed(url), key=lambda row: -row[2].changed):
+            _remove(place, is_folder=facts.is_folder)
+    with suppress(FileNotFoundError):
+        if not is_folder:
+            patiently(lambda: store.fs.rm_file(store.path), url, "removed")
+        elif store.schemes & _WITH_FOLDERS:
+            patiently(lambda: store.fs.rmdir(store.path), url, "removed")
+    store.fs.invalidate_cache(store.path.rpartition("/")[0])

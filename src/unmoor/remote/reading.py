@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 from unmoor import urls
 from unmoor.errors import CorruptFile, NotACheckpoint, ReadError, UsageError
+from unmoor.steady import Reading, Shared
 
-from .drafts import draft_at
+from .drafts import DraftReader, draft_at
 from .stores import Facts, Store, facts_of, is_absent, is_replaced, patiently, store_of
 
 __all__ = ["GRAIN", "RemoteReader", "open_remote"]
@@ -43,7 +44,7 @@ class RemoteReader:
     def __init__(self, store: Store, facts: Facts) -> None:
         self.path, self.size = store.url, facts.nbytes
         self._store, self._first = store, facts
-        self._fetch, self._pinned = _fetcher(store, facts)
+        self._fetch, self._pinned, self._handle = _fetcher(store, facts)
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
         self._ahead, self._next = 1, -1
         self._lock = threading.Lock()
@@ -59,6 +60,13 @@ class RemoteReader:
             data = self._kept(offset, wanted)
         target[: len(data)] = data
         return len(data)
+
+    def close(self) -> None:
+        """Let it go."""
+        self._blocks.clear()
+        if self._handle is not None:
+            with suppress(Exception):
+                self._handle.close()
 
     def _kept(self, offset: int, wanted: int) -> bytes:
         first, last = offset // BLOCK, (offset + wanted - 1) // BLOCK
@@ -148,13 +156,19 @@ class RemoteReader:
 
 
 @contextmanager
-def open_remote(url: str) -> Iterator[Any]:
-    """A reader of the object behind a URL: of what is kept of it while this process writes it.
+def open_remote(url: str, reading: Reading | None) -> Iterator[Shared | DraftReader]:
+    """A reader of the object behind a URL, the same all through a `reading`; of what is kept while it is written here.
 
     Raises NotACheckpoint where nothing is there, or a folder is; ReadError for what the store refuses.
     """
     draft = draft_at(url)
-    yield opened(url) if draft is None else draft.reader()
+    if draft is not None:
+        yield draft.reader()
+    elif reading is not None:
+        yield reading.shared(url, lambda: opened(url))
+    else:
+        with closing(opened(url)) as alone:
+            yield alone
 
 
 def opened(url: str) -> RemoteReader:
@@ -190,21 +204,21 @@ def _near(store: Store) -> str:
 Fetch = Callable[[int, int], bytes]
 
 
-def _fetcher(store: Store, facts: Facts) -> tuple[Fetch, bool]:
-    """What gives the bytes from one position to another, and whether it gives them of this version alone."""
+def _fetcher(store: Store, facts: Facts) -> tuple[Fetch, bool, Any]:
+    """What gives the bytes from one position to another, whether of this version alone, and what to close at last."""
     from fsspec.spec import AbstractBufferedFile
 
     if "memory" in store.schemes:
-        return lambda start, stop: store.fs.cat_file(store.path, start=start, end=stop), False
+        return lambda start, stop: store.fs.cat_file(store.path, start=start, end=stop), False, None
     web = bool(store.schemes & {"http", "https"})
     strong = bool(facts.tag) and not facts.tag.startswith("W/")
     how = {"headers": {**store.fs.kwargs.get("headers", {}), "If-Match": facts.tag}} if web and strong else {}
     handle = patiently(lambda: store.fs.open(store.path, "rb", cache_type="none", **how), store.url, "opened")
     if not isinstance(handle, AbstractBufferedFile):
-        return _seeking(handle), False
+        return _seeking(handle), False, handle
     fetch: Fetch = handle._fetch_range
     pinned = (web and strong) or bool(store.schemes & {"s3", "s3a"})
-    return (fetch if store.fs.async_impl else _one_by_one(fetch)), pinned
+    return (fetch if store.fs.async_impl else _one_by_one(fetch)), pinned, handle
 
 
 def _seeking(handle: Any) -> Fetch:

@@ -9,8 +9,6 @@ import errno
 import os
 import random
 import time
-from asyncio import IncompleteReadError
-from asyncio import TimeoutError as AsyncTimeout
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -42,7 +40,6 @@ _DEFINITE: Final = (
     TypeError,
     ValueError,
 )
-_UNREADY: Final = (ConnectionError, TimeoutError, AsyncTimeout, IncompleteReadError, EOFError)
 _REPLACED: Final = 412
 _INSTALL: Final = "pip install 'unmoor[remote]'"
 _PACKAGES: Final[Mapping[str, str]] = {
@@ -173,8 +170,6 @@ def _may_pass(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status in _PASSING
-    if isinstance(error, _UNREADY):
-        return True
     return not isinstance(error, _DEFINITE) and getattr(error, "errno", None) not in (errno.EBUSY, errno.ENOSPC)
 
 

@@ -16,6 +16,7 @@ from .attention import finding_lines
 from .content import format_text, writer_text
 from .layout import Line, Page, join_lines
 from .restore import headline, renamed_words, row_lines, seconds_text
+from .salvage import salvage_rows
 
 __all__ = ["SCHEMA", "conversion_document", "conversion_lines", "conversion_text"]
 
@@ -45,6 +46,7 @@ def conversion_lines(made: Conversion, *, width: int = 80, ellipsis: str = "…"
     rows += [("plain", text) for text in _grouped(made.converted)]
     rows += made.notes
     rows += [("left out", text) for text in _grouped(made.left_out)]
+    rows += salvage_rows(made.salvage) if made.salvage is not None else []
     return [*first, *row_lines(rows, page), *finding_lines(made.findings, page)]
 
 

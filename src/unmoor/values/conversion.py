@@ -7,6 +7,7 @@ from typing import Any
 
 from .plan import Change
 from .report import Receipt
+from .salvage import Salvage
 
 __all__ = ["Cast", "Conversion"]
 
@@ -53,7 +54,7 @@ class Conversion(Receipt):
 
     `source` is what was read, of `source_format` and `dialect`; `format` what was written: torch, legacy, safetensors
     or dcp, in `files`. `renamed` are names that were changed, `cast` dtypes, `left_out` values that are not in the
-    target, on request.
+    target, on request. `salvage` is what became of a rescue, None where none was asked for.
     """
 
     source: str = ""
@@ -64,6 +65,7 @@ class Conversion(Receipt):
     renamed: tuple[Change, ...] = ()
     cast: tuple[Cast, ...] = ()
     left_out: tuple[Change, ...] = ()
+    salvage: Salvage | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The conversion as plain JSON values."""
@@ -77,4 +79,5 @@ class Conversion(Receipt):
             "renamed": [change.to_json() for change in self.renamed],
             "cast": [cast.to_json() for cast in self.cast],
             "left_out": [change.to_json() for change in self.left_out],
+            "salvage": None if self.salvage is None else self.salvage.to_json(),
         }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmoor.errors import CorruptFile, UsageError
 from unmoor.plan.policy import CHOICES
+from unmoor.urls import is_url
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage
 from unmoor.values.plan import Plan
@@ -45,6 +46,9 @@ def check_verify(verify: Any) -> None:
 
 def refuse_overlap(source: str, target: str, files: Iterable[str]) -> None:
     """Raise UsageError where writing `target` would replace what is read: the source, `files` of it, what holds it."""
+    if is_url(source) or is_url(target):
+        _refuse_overlap_behind(source, target, files)
+        return
     if not os.path.exists(target):
         return
     one, other = os.path.realpath(source), os.path.realpath(target)
@@ -57,6 +61,17 @@ def refuse_overlap(source: str, target: str, files: Iterable[str]) -> None:
     else:
         return
     raise UsageError(f"{target} is {what}", remedy="Write to another path, then move what was written.", path=target)
+
+
+def _refuse_overlap_behind(source: str, target: str, files: Iterable[str]) -> None:
+    """The same where either is behind a URL: two names of one object are not seen through."""
+    one, other = source.rstrip("/"), target.rstrip("/")
+    if one == other or other in set(files) or other.startswith(f"{one}/") or one.startswith(f"{other}/"):
+        raise UsageError(
+            f"{target} is the source {source}, a part of it or the folder in which it lies, and would be replaced",
+            remedy="Write to another URL, then move what was written.",
+            path=target,
+        )
 
 
 def _is_one(target: str, file: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from unmoor import places
 from unmoor.describe import describe_path
 from unmoor.distributed.stored_sources import Sources
 from unmoor.errors import UnsupportedFile, UsageError
@@ -38,6 +39,7 @@ from unmoor.values.nodes import deflated
 from unmoor.values.plan import Change
 from unmoor.values.ranks import Keys, ranks_text
 from unmoor.values.report import Receipt
+from unmoor.values.salvage import Salvage
 from unmoor.values.sizes import size_of
 from unmoor.values.text import key_text
 
@@ -49,6 +51,7 @@ from .converting_folder import write_folder
 from .converting_legacy import write_legacy
 from .converting_meter import Meter
 from .converting_shards import write_shards
+from .salvaging import lost_findings, salvaged
 from .spans import open_spans, refuse_without_data
 
 __all__ = ["FORMATS", "LAYOUTS", "OPAQUE", "Wish", "convert_path"]
@@ -77,6 +80,8 @@ class Wish:
     storage: str = "shared"
     opaque: str = "refuse"
     max_shard_size: int | str | None = None
+    salvage: bool = False
+    keep_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,12 @@ def convert_path(
     source, target = path_text(source), path_text(target)
     asked = _asked(target, wish)
     check_verify(verify)
-    catalog = describe_path(source)
+    salvage: Salvage | None = None
+    if wish.salvage:
+        catalog, salvage = salvaged(source, keep_damaged=wish.keep_damaged, buffer_bytes=buffer_bytes, threads=threads)
+        verify = "none" if wish.keep_damaged else verify  # all of it was just read and judged
+    else:
+        catalog = describe_path(source)
     refuse_without_data(catalog)
     refuse_overlap(catalog.path, target, _files(catalog))
     made = _made(catalog, target, wish, asked)
@@ -135,7 +145,7 @@ def convert_path(
     known |= {
         "seconds": time.perf_counter() - begin,
         "counts": _counts(made.taken),
-        "findings": (*cast_findings(casts), *told, *receipt.findings),
+        "findings": (*cast_findings(casts), *told, *receipt.findings, *lost_findings(salvage)),
     }
     conversion = Conversion(
         **known,
@@ -147,6 +157,7 @@ def convert_path(
         renamed=made.renamed,
         cast=casts,
         left_out=made.left_out,
+        salvage=salvage,
     )
     return replace(conversion, text=conversion_text(conversion))
 
@@ -160,6 +171,8 @@ _WRITERS: Final[Mapping[str, Callable[..., Receipt]]] = {
 
 
 def _asked(target: str, wish: Wish) -> _Asked:
+    if wish.keep_damaged and not wish.salvage:
+        raise UsageError("keep_damaged=True is for a rescue: give salvage=True too")
     for name, given, known in (
         ("format", wish.form, (None, *FORMATS)),
         ("layout", wish.layout, LAYOUTS),
@@ -180,18 +193,18 @@ def _asked(target: str, wish: Wish) -> _Asked:
 
 def _format_of(target: str) -> str:
     lower = target.lower()
-    if os.path.isdir(target) or target.endswith(("/", os.sep)):
+    if target.endswith(("/", os.sep)) or places.is_folder(target):
         return "dcp"
     return "safetensors" if lower.endswith(".safetensors") else "torch" if lower.endswith(_TORCH) else "dcp"
 
 
 def _files(catalog: Catalog) -> set[str]:
     """The files in which the data of a checkpoint lies."""
-    folder = catalog.path if os.path.isdir(catalog.path) else os.path.dirname(catalog.path)
+    folder = catalog.path if places.is_folder(catalog.path) else places.parent(catalog.path)
     storages = [entry.node.storage for entry in catalog.tensors if entry.node is not None]
     spans = [source.span for storage in storages if storage is not None for source in storage.sources()]
     names = {span.file for span in spans if span is not None}
-    return {os.path.join(folder, (deflated(name) or (name,))[0]) for name in names if name}
+    return {places.join(folder, (deflated(name) or (name,))[0]) for name in names if name}
 
 
 def _made(catalog: Catalog, target: str, wish: Wish, asked: _Asked) -> _Made:

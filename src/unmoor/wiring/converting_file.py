@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.errors import SaveError
 from unmoor.execute.archive import Record, torch_records, torch_trailer, write_archive
@@ -62,7 +62,7 @@ def write_torch(target: str, content: Content, taken: Taken, sources: Sources, m
             buffer_bytes=sources.buffer_bytes,
             progress=meter.progress,
         )
-    return Receipt(target, os.stat(target).st_size, 0.0, {}, converted=tuple(content.converted))
+    return Receipt(target, places.tree_bytes(target), 0.0, {}, converted=tuple(content.converted))
 
 
 def _manifest(content: Content, crcs: Crcs, own: Mapping[str, Any] | None) -> Record:

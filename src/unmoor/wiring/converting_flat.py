@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.errors import UsageError
 from unmoor.execute.commit import publish
@@ -57,7 +57,7 @@ def write_flat_nodes(target: str, content: Content, taken: Taken, sources: Sourc
     needed = len(head) + sum(bytes_of(flat.nodes[name]) for name in order)
     with publish(target, needed=needed, durability="disk", check=check) as temporary:
         write_file(temporary, flat, head, order, sources, meter)
-    return Receipt(target, os.stat(target).st_size, 0.0, {}, converted=(*content.converted, *flat.converted))
+    return Receipt(target, places.tree_bytes(target), 0.0, {}, converted=(*content.converted, *flat.converted))
 
 
 def flat_of(target: str, content: Content, taken: Taken) -> Flat:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from unmoor import places
 from unmoor.distributed.saving import Writer
 from unmoor.distributed.stored_boxes import BOX_BYTES, save_stored, share_stored
 from unmoor.errors import SaveError, UsageError
@@ -18,7 +19,7 @@ from unmoor.values.report import Receipt
 
 from .converting_meter import Meter
 from .saving import writer
-from .saving_folder import Completion, is_own
+from .saving_folder import Completion, is_own, is_whole
 
 if TYPE_CHECKING:
     from unmoor.distributed.stored_sources import Sources
@@ -52,7 +53,7 @@ def write_folder(target: str, content: Content, taken: Taken, sources: Sources, 
     needed = sum(entry.nbytes for entry in taken.tensors)
     meter.total(needed)
     try:
-        staging = stage(target, own=is_own)
+        staging = stage(target, own=is_own, whole=is_whole)
         try:
             folder = staging.beside(target)
             refuse_full(folder, needed)
@@ -65,7 +66,7 @@ def write_folder(target: str, content: Content, taken: Taken, sources: Sources, 
         raise
     except OSError as error:
         raise save_error(error, target, os.path.realpath(target), needed) from error
-    nbytes = sum(os.stat(os.path.join(target, name)).st_size for name in os.listdir(target))
+    nbytes = places.tree_bytes(target)
     return Receipt(
         target, nbytes, 0.0, {}, converted=(*content.converted, *not_kept(taken.tensors, box_bytes=BOX_BYTES))
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.execute.commit import publish
 from unmoor.execute.flat_file import write_flat
@@ -44,7 +44,7 @@ def write_legacy(target: str, content: Content, taken: Taken, sources: Sources, 
 
     with publish(target, needed=len(head) + needed, durability="disk", check=check) as temporary:
         write_flat(temporary, head, parts, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
-    nbytes = os.stat(target).st_size
+    nbytes = places.tree_bytes(target)
     return Receipt(target, nbytes, 0.0, {}, converted=tuple(content.converted), findings=(_BARE, *_newer(taken)))
 
 

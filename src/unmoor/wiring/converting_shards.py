@@ -10,6 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
+from unmoor import places
 from unmoor.describe import describe_path
 from unmoor.errors import SaveError
 from unmoor.execute.commit import refuse_full, save_error
@@ -61,8 +62,8 @@ def write_shards(
         raise
     except OSError as error:
         raise save_error(error, target, os.path.realpath(target), total) from error
-    names = tuple(sorted(os.listdir(target)))
-    nbytes = sum(os.stat(os.path.join(target, name)).st_size for name in names)
+    names = tuple(sorted(places.names(target)))
+    nbytes = places.tree_bytes(target)
     return Receipt(target, nbytes, 0.0, {}, converted=(*content.converted, *flat.converted)), names
 
 

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from unmoor import places
+from unmoor.urls import is_url
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
 from unmoor.values.text import format_shape
@@ -33,6 +35,8 @@ def place(path: str) -> str:
 
     Copies on the disks of several nodes have other inodes or times, and each may be damaged for itself.
     """
+    if is_url(path):
+        return _place_behind(path)
     files = [path]
     if os.path.isdir(path):
         files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
@@ -42,6 +46,12 @@ def place(path: str) -> str:
         line = (os.path.relpath(file, path), found.st_ino, found.st_mtime_ns, found.st_size)
         digest.update(repr(line).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+def _place_behind(url: str) -> str:
+    """The same of a URL: all ranks that open it ask one store."""
+    rows = [(entry.name, entry.nbytes, entry.changed) for entry in places.entries(url)] if places.is_folder(url) else []
+    return hashlib.sha256(repr((url, rows)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _lines(catalog: Catalog) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from unmoor.describe import describe_path
 from unmoor.errors import KindError, UnmoorError
+from unmoor.urls import is_url
 from unmoor.values.catalog import Catalog
 
 __all__ = ["newest_beside", "with_neighbours"]
@@ -26,7 +27,8 @@ _MANUAL: Final = {"optimizer": " See docs/errors.md#param-groups."}
 
 def with_neighbours(error: KindError, path: str) -> KindError:
     """The same error, with what the other checkpoints of the folder hold and which of them was probably meant."""
-    beside = [] if Path(path).is_dir() or not error.wanted else list(_neighbours(Path(path)))
+    alone = is_url(path) or Path(path).is_dir() or not error.wanted
+    beside = [] if alone else list(_neighbours(Path(path)))
     rows, hint = _told(beside, error.wanted) if beside else ([], "")
     remedy = error.remedy + hint + _MANUAL.get(error.wanted, "")
     made = KindError(error.headline, details=(*error.details, *rows), remedy=remedy, path=path)

@@ -9,11 +9,14 @@ import os
 from importlib.resources import files
 from typing import Final
 
+from unmoor import places
 from unmoor.errors import MachineError, UsageError
-from unmoor.execute.commit import publish, real_path
-from unmoor.filing import path_text
+from unmoor.execute.commit import real_path
+from unmoor.execute.small import write_small
+from unmoor.filing import open_reader, path_text, read
 from unmoor.report.page import Assets, page_html
 from unmoor.steady import one_reading
+from unmoor.urls import is_url
 from unmoor.values.catalog import Catalog
 from unmoor.values.pausing import collector_paused
 from unmoor.version import __version__
@@ -32,7 +35,7 @@ def make_page(source: str | os.PathLike[str] | Catalog, target: str | os.PathLik
     with collector_paused():
         text = page_html(_catalog(source), assets=assets, version=__version__)
     if target is not None:
-        _write(path_text(target), text.encode())
+        write_small(path_text(target), text.encode(), durability="system")
     return text
 
 
@@ -63,24 +66,14 @@ def _plotly() -> str:
 
 def _refuse_other_files(path: str) -> None:
     """Raise UsageError where something that is no page stands at `path`."""
-    target = real_path(path)
-    if not os.path.isfile(target) or os.path.getsize(target) == 0:
+    target = path if is_url(path) else real_path(path)
+    if not places.is_file(target) or places.tree_bytes(target) == 0:
         return
-    with open(target, "rb") as file:
-        beginning = file.read(len(_BEGINNING))
+    with open_reader(target) as reader:
+        beginning = read(reader, 0, len(_BEGINNING))
     if beginning.lower() != _BEGINNING:
         raise UsageError(
             f"{path} exists and is no page: it was left as it is",
             remedy="Give the page a name of its own, such as page.html.",
             path=path,
         )
-
-
-def _write(path: str, data: bytes) -> None:
-    def whole(hidden: str) -> None:
-        if os.path.getsize(hidden) != len(data):
-            raise OSError(f"only {os.path.getsize(hidden):,} of {len(data):,} bytes were written")
-
-    with publish(path, needed=len(data), durability="system", check=whole) as hidden, open(hidden, "wb") as file:
-        file.write(data)
-        file.flush()

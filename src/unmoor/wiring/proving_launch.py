@@ -60,7 +60,7 @@ def _start(leg: Leg, folder: Path, rank: int) -> subprocess.Popen[bytes]:
     with (folder / f"output-{rank}.txt").open("wb") as output:
         return subprocess.Popen(  # noqa: S603 - this very interpreter, on this very package
             [sys.executable, "-m", __name__.replace("launch", "leg"), str(folder / "leg.json"), str(rank)],
-            env={**own, **threads, ENVIRONMENT: "1", "PYTHONPATH": _import_path(own)},
+            env={**own, **threads, ENVIRONMENT: str(os.getpid()), "PYTHONPATH": _import_path(own)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

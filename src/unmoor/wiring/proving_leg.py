@@ -28,13 +28,14 @@ from unmoor.plan.policy import CHOICES
 from unmoor.values.recording import Failure, Recording
 
 from .building import function_of, lines_to
+from .ending import end_with
 from .restoring import Asked, restore_path
 from .saving_call import save_path
 
 __all__ = ["ENVIRONMENT", "Leg", "main", "objects_to_save", "run_leg", "with_state"]
 
 ENVIRONMENT: Final = "UNMOOR_PROVING"
-"""Set in the processes of a proof, so that a script that they import does not begin another one."""
+"""Set in the processes of a proof to who waits for them; a script that they import does not begin another one."""
 
 _BUFFER: Final = 32 << 20
 
@@ -287,6 +288,7 @@ def _joined(leg: Leg, rank: int, folder: Path) -> Iterator[None]:
 
 def main(leg_file: str, rank: str) -> None:
     """Be one process of a leg: read it, carry it out, leave the recording beside it."""
+    end_with(int(os.environ[ENVIRONMENT]))
     warnings.simplefilter("ignore")
     folder, number = Path(leg_file).parent, int(rank)
     leg = Leg.of(json.loads(Path(leg_file).read_text()))

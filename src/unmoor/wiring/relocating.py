@@ -19,7 +19,7 @@ from unmoor.describe.records import base_of, files_of
 from unmoor.errors import UnsupportedFile, UsageError
 from unmoor.execute.commit import publish
 from unmoor.execute.duplicating import copy_bytes, share_blocks
-from unmoor.filing import path_text
+from unmoor.filing import local_path
 from unmoor.plan.relocating import Retagging, check_words, retagging, wish_of
 from unmoor.report.relocation import relocation_text, shell_word, undone_text
 from unmoor.values.catalog import Catalog
@@ -28,7 +28,15 @@ from unmoor.values.relocation import Kept, Move, RelocatedFile, Relocation
 from unmoor.values.text import count, listing
 
 from .relocating_old import relocated_old
-from .relocating_zip import code_findings, cut_off, left_finding, relocated_zip, undone_zip, whole_archive
+from .relocating_zip import (
+    code_findings,
+    cut_off,
+    left_finding,
+    refuse_other,
+    relocated_zip,
+    undone_zip,
+    whole_archive,
+)
 
 __all__ = ["relocate_path", "undo_path"]
 
@@ -63,7 +71,7 @@ def relocate_path(
 ) -> Relocation:
     """Change the device tags of a checkpoint, in place or in a copy."""
     begin = time.perf_counter()
-    path, target = path_text(path), None if output is None else path_text(output)
+    path, target = local_path(path, "relocate"), None if output is None else local_path(output, "relocate")
     check_words(to, map_location, path)
     files, whole = _described(path)
     if target is not None:
@@ -96,7 +104,7 @@ def relocate_path(
 def undo_path(path: str | os.PathLike[str]) -> Relocation:
     """Take the last relocation of a checkpoint back."""
     begin = time.perf_counter()
-    path = path_text(path)
+    path = local_path(path, "undo_relocate")
     names = [path]
     if os.path.isdir(path) or not os.path.exists(path):
         names = [file.path for file in _described(path)[0] if {"relocated", "interrupted"} & file.catalog.facts.keys()]
@@ -146,7 +154,7 @@ def _as_it_is(
         yield RelocatedFile(path, "unchanged", whole.size, whole.size), findings
         return
     with publish(target, needed=whole.size, durability="disk", check=_trusted) as hidden:
-        _copy(path, hidden, whole.size, progress)
+        _copy(path, hidden, whole.size, os.stat(path), progress)
         yield RelocatedFile(target, "copied", whole.size, whole.size), findings
 
 
@@ -175,7 +183,7 @@ def _relocated(
     if not made.moves and target is None:
         yield _unchanged(file), findings
     elif file.catalog.format in _OLD:
-        with relocated_old(file.path, target or file.path, file.catalog, made, progress) as done:
+        with relocated_old(file.path, target or file.path, file.catalog, made, file.seen, progress) as done:
             yield done, findings
     elif target is not None:
         with _copied(file, made, target, progress) as done:
@@ -213,7 +221,7 @@ def _copied(
     """A relocated copy of a zip; bytes behind its archive are left out."""
     size = whole_archive(file.path).size
     with publish(target, needed=size, durability="disk", check=_trusted) as hidden:
-        _copy(file.path, hidden, size, progress)
+        _copy(file.path, hidden, size, file.seen, progress)
         after = size
         if made.moves:
             with relocated_zip(hidden, file.catalog, made, os.stat(hidden), name=target) as done:
@@ -221,16 +229,21 @@ def _copied(
         yield RelocatedFile(target, "copied", size, after)
 
 
-def _copy(source: str, target: str, size: int, progress: Callable[[int], None] | None) -> None:
+def _copy(
+    source: str, target: str, size: int, seen: os.stat_result, progress: Callable[[int], None] | None
+) -> None:
+    """Copy the first `size` bytes of a file, which must be as it was `seen` until they are copied."""
     flags = getattr(os, "O_BINARY", 0)
     old, new = os.open(source, os.O_RDONLY | flags), os.open(target, os.O_RDWR | flags)
     try:
+        refuse_other(source, seen, os.fstat(old))
         if share_blocks(old, new):
             os.ftruncate(new, size)
             if progress is not None:
                 progress(size)
         else:
-            copy_bytes(old, new, 0, size, advance=progress)
+            copy_bytes(old, new, 0, size, advance=progress, path=source)
+        refuse_other(source, seen, os.fstat(old))
     finally:
         os.close(old)
         os.close(new)

@@ -21,6 +21,8 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Span, Storage
 from unmoor.values.relocation import RelocatedFile
 
+from .relocating_zip import refuse_other
+
 __all__ = ["relocated_old"]
 
 _BLOCK: Final = 512
@@ -33,14 +35,21 @@ Piece = bytes | Span
 
 @contextmanager
 def relocated_old(
-    path: str, target: str, catalog: Catalog, made: Retagging, advance: Callable[[int], None] | None
+    path: str,
+    target: str,
+    catalog: Catalog,
+    made: Retagging,
+    seen: os.stat_result,
+    advance: Callable[[int], None] | None,
 ) -> Iterator[RelocatedFile]:
     """Write a stream or tar of torch with the tags of `made`; it is in its place, whole, when the block ends.
 
-    Raises SaveError where the disk fails, or where what was written does not read back as it was meant.
+    Raises SaveError where the disk fails, where what was written does not read back as it was meant, or where the file
+    is no longer what it was when it was `seen`, before it was described.
     """
 
     def check(hidden: str) -> None:
+        refuse_other(path, seen, os.stat(path))
         found = describe_file(hidden)
         why = first_difference(catalog.tree, found.tree, lambda storage: made.tag(storage.key, storage.device))
         if not why and [s.nbytes for s in _whole(catalog)] != [s.nbytes for s in _whole(found)]:
@@ -112,7 +121,7 @@ def _write(source: str, target: str, pieces: Sequence[Piece], advance: Callable[
     try:
         for piece in pieces:
             if isinstance(piece, Span):
-                copy_bytes(old, new, piece.offset, piece.nbytes, advance=advance)
+                copy_bytes(old, new, piece.offset, piece.nbytes, advance=advance, path=source)
                 continue
             os.lseek(new, 0, os.SEEK_END)
             append_all(new, piece)

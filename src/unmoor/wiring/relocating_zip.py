@@ -21,6 +21,7 @@ from unmoor.filing import FrontReader, Reader, open_reader, read
 from unmoor.plan.relocating import Retagging
 from unmoor.plan.retagging import retagged, retagged_alike
 from unmoor.plan.sameness import first_difference
+from unmoor.steady import identity_of
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
 from unmoor.values.manifests import MANIFEST
@@ -29,7 +30,7 @@ from unmoor.values.relocation import RelocatedFile
 from unmoor.values.superseded import RECORD, Superseded, left_behind, read_record, record_of, split_ends
 from unmoor.values.text import count, format_bytes, listing
 
-__all__ = ["code_findings", "cut_off", "left_finding", "relocated_zip", "undone_zip", "whole_archive"]
+__all__ = ["code_findings", "cut_off", "left_finding", "refuse_other", "relocated_zip", "undone_zip", "whole_archive"]
 
 _PICKLE: Final = "data.pkl"
 _PICKLES: Final = {_PICKLE: "", "constants.pkl": "constants/", "traced_inputs.pkl": "traced_inputs/"}
@@ -65,7 +66,7 @@ def cut_off(path: str, size: int, seen: os.stat_result) -> Iterator[None]:
     """Cut a file off at `size` bytes when the block ends. Raises SaveError where it is not the file that was `seen`."""
     try:
         with locked(path) as (tail, now):
-            _refuse_other(path, seen, now)
+            refuse_other(path, seen, now)
             yield
             tail.truncate(size)
             tail.sync()
@@ -85,7 +86,7 @@ def relocated_zip(
     """
     try:
         with locked(path) as (tail, now), open_reader(path) as reader:
-            _refuse_other(path, seen, now)
+            refuse_other(path, seen, now)
             new = _new(reader, catalog, made)
             with append(tail, new.added):
                 _check(reader, catalog, new)
@@ -106,17 +107,14 @@ def _not_done(error: OSError, path: str) -> UnmoorError:
     return error if isinstance(error, SaveError) else save_error(error, path, os.path.realpath(path), 0, "relocated")
 
 
-def _refuse_other(path: str, seen: os.stat_result, now: os.stat_result) -> None:
-    if _identity(seen) != _identity(now):
+def refuse_other(path: str, seen: os.stat_result, now: os.stat_result) -> None:
+    """Raise SaveError where what the system says of a file is not what it was when it was `seen`."""
+    if identity_of(seen) != identity_of(now):
         raise SaveError(
             f"{path} was replaced or written to while it was read; nothing was changed",
             remedy="Relocate it once nothing writes to it any more.",
             path=path,
         )
-
-
-def _identity(facts: os.stat_result) -> tuple[int, ...]:
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from unmoor.execute.sinks import Blob
 from unmoor.execute.sources import SpanBlob
 from unmoor.execute.splices import SplicedBlob
 from unmoor.execute.verify import check, corrupt
-from unmoor.filing import path_text
+from unmoor.filing import local_path
 from unmoor.live.pickling import StorageBlob
 from unmoor.live.stored import Extent, pickle_stored
 from unmoor.live.trees import Realizer
@@ -74,7 +74,7 @@ def repartition_zero(
 ) -> Receipt:
     """Write the DeepSpeed folder `source` to `target` as `ranks` ranks would have saved it."""
     begin = time.perf_counter()
-    source, target = path_text(source), path_text(target)
+    source, target = local_path(source, "repartition"), local_path(target, "repartition")
     if type(ranks) is not int or ranks < 1:
         raise UsageError(f"ranks={ranks!r} is no number of ranks", remedy="ranks=4 cuts it for four.")
     check_verify(verify)

@@ -24,6 +24,7 @@ from unmoor.live.content import Content
 from unmoor.live.snapshots import take
 from unmoor.live.staging import Loan, Staging, lend
 from unmoor.report.restore import receipt_text
+from unmoor.urls import is_url
 from unmoor.values.report import Receipt
 
 from .pending import Pending, adopt, run_behind
@@ -94,6 +95,9 @@ def _alone(path: str, content: Content, loan: Loan, how: dict[str, Any]) -> Pend
 def _write(draft: Draft, staging: Staging, loan: Loan, **how: Any) -> int:
     """What the thread does: what is small itself, in less time than a process takes to start."""
     try:
+        if is_url(draft.path):  # credentials and what is open stay in this process; the network is what takes the time
+            step_back()
+            return write_draft(draft, **how)
         if len(draft.storages) <= _FEW and sum(nbytes for _, nbytes, _ in draft.storages) <= _SMALL:
             return write_draft(draft, **how)
         step_back()
@@ -107,7 +111,7 @@ def _write(draft: Draft, staging: Staging, loan: Loan, **how: Any) -> int:
 def _from_here(path: str) -> str:
     """A path that means the same wherever the run goes meanwhile; as it is where the folder it begins at is gone."""
     with suppress(OSError):
-        return os.path.join(os.getcwd(), path) if path else path
+        return os.path.join(os.getcwd(), path) if path and not is_url(path) else path
     return path
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.errors import SaveError, UsageError
 from unmoor.execute.commit import publish
@@ -55,7 +55,7 @@ def write_safetensors(
         write_flat(temporary, head, data, buffer_bytes=buffer_bytes, progress=progress, buffers=buffers)
     receipt = Receipt(
         path=path,
-        nbytes=os.stat(path).st_size,
+        nbytes=places.tree_bytes(path),
         seconds=time.perf_counter() - begin,
         counts={flat.role: (len(blobs), sum(blob.nbytes for blob in blobs.values()))},
         converted=tuple(flat.converted),

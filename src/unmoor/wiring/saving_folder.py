@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor.describe import describe_path
 from unmoor.describe.dcp import METADATA
-from unmoor.describe.dcp_manifest import MANIFEST
+from unmoor.describe.dcp_manifest import MANIFEST, summed
 from unmoor.errors import SaveError
 from unmoor.execute.checksums import crc32
 from unmoor.execute.folder_commit import Staging, publish_folder
@@ -21,7 +21,7 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.progress import VALUES
 from unmoor.values.text import key_text
 
-__all__ = ["Completion", "is_own"]
+__all__ = ["Completion", "is_own", "is_whole"]
 
 _PIECE: Final = 1 << 20
 _ENDINGS: Final = (".distcp", METADATA, MANIFEST, f"{METADATA}.tmp")
@@ -32,6 +32,11 @@ Promise = Mapping[tuple[Any, ...], tuple[tuple[int, ...], str]]
 def is_own(name: str) -> bool:
     """Whether a file of that name is one that a checkpoint folder of torch.distributed.checkpoint consists of."""
     return name.endswith(_ENDINGS)
+
+
+def is_whole(names: Collection[str]) -> bool:
+    """Whether the names in a folder are those of a checkpoint, and not of one that was never finished."""
+    return METADATA in names or not all(map(is_own, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def _sum(path: str) -> list[int]:
 
 def _write(path: str, manifest: Mapping[str, Any]) -> None:
     with open(path, "wb") as file:
-        file.write(json.dumps(manifest, separators=(",", ":")).encode())
+        file.write(summed(json.dumps(manifest, separators=(",", ":")).encode()))
         file.flush()
         os.fsync(file.fileno())
 

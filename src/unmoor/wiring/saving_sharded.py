@@ -30,7 +30,7 @@ from unmoor.values.text import listing
 
 from .saving import head
 from .saving_flat import SUFFIX
-from .saving_folder import Completion, is_own
+from .saving_folder import Completion, is_own, is_whole
 
 __all__ = ["Prepared", "finished", "prepare_sharded", "write_sharded"]
 
@@ -199,7 +199,7 @@ def _staged(path: str, nbytes: int) -> Staging:
     target = real_path(path)
     try:
         refuse_full(os.path.dirname(target), nbytes)
-        return stage(path, own=is_own)
+        return stage(path, own=is_own, whole=is_whole)
     except SaveError:
         raise
     except OSError as error:

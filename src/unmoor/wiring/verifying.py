@@ -44,11 +44,19 @@ Names = Mapping[Where, Sequence[str]]
 
 
 def verify_path(
-    path: str | os.PathLike[str], *, buffer_bytes: int, threads: int, progress: Callable[[int], None] | None
+    path: str | os.PathLike[str],
+    *,
+    buffer_bytes: int,
+    threads: int,
+    progress: Callable[[int], None] | None,
+    look_beside: bool = True,
 ) -> Verification:
-    """Hold everything that a checkpoint tells of itself against its bytes."""
+    """Hold everything that a checkpoint tells of itself against its bytes.
+
+    Where it is damaged and `look_beside` says so, the newest one beside it is named.
+    """
     made = _verified(path_text(path), buffer_bytes=buffer_bytes, threads=threads, progress=progress)
-    if made.faults:
+    if made.faults and look_beside:
         made = _with_newest(made, buffer_bytes=buffer_bytes, threads=threads)
     return replace(made, text=verification_text(made))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.errors import SaveError
 from unmoor.execute.archive import Record, torch_records, torch_trailer, write_archive
@@ -61,7 +62,7 @@ def write_draft(
     sizes: list[int] = []
 
     def check(temporary: str) -> None:
-        sizes.append(os.stat(temporary).st_size)  # fails as the system does where the folder has gone meanwhile
+        sizes.append(places.tree_bytes(temporary))  # fails as the system does where the folder has gone meanwhile
         found = describe_file(temporary)
         _hold_against(found, draft)
         agree(found)
@@ -84,7 +85,7 @@ def write_draft(
 
 def archive_name(path: str) -> str:
     """The folder inside the archive, which torch names after the file."""
-    stem = os.path.splitext(os.path.basename(path))[0]
+    stem = os.path.splitext(places.name_of(path))[0]
     return stem if stem.isascii() and stem.isprintable() and 0 < len(stem) < 128 else "archive"
 
 

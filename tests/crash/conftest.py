@@ -1,0 +1,19 @@
+"""One zygote for all tests of a file: importing torch is what takes time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults import missing
+from tests.faults.zygote import Zygote
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    why = missing()
+    if why:
+        pytest.skip(why)
+    with Zygote("tests.crash.scenes", "tests.crash.mutations") as made:
+        yield made

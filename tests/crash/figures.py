@@ -1,0 +1,75 @@
+"""Points tried and survived, for the tests and for benchmarks: every scene at every operation, at random, in the dark.
+
+The long form takes minutes: UNMOOR_CRASH=long, or `python -m tests.crash.figures long`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.faults.zygote import Zygote
+
+from .kills import Sweep, at_every_operation, at_random_times
+from .outages import after_outages
+from .scenes import SCENES
+
+__all__ = ["LONG", "Row", "figures"]
+
+LONG = os.environ.get("UNMOOR_CRASH") == "long"
+"""Whether tests take the long form."""
+
+RANDOM = 500
+"""Kills at random times in the long form."""
+
+BEHIND = "in the background"
+SHARDED = "sharded by two ranks"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was done to a save: `kind` is "operation", "random" or "power"; how many times, and how often it held."""
+
+    kind: str
+    scene: str
+    tried: int
+    survived: int
+    seconds: float
+
+
+def kills(zygote: Zygote, name: str, *, long: bool) -> Iterator[Sweep]:
+    """A scene killed at every operation; the short form leaves out what other points of it imply, or nearly so."""
+    scene = SCENES[name]
+    when = ("before", "half", "after") if long else ("before", "half")
+    every = 1 if long else EVERY.get(name, 1)
+    yield at_every_operation(zygote, scene, when=when, every=every)
+    if name in (BEHIND, SHARDED):
+        for whom in ("main", "all"):
+            yield at_every_operation(zygote, scene, when=("before", "after") if long else ("before",), whom=whom, every=every)
+
+
+EVERY = {BEHIND: 2, SHARDED: 9, "converted to a first folder": 3, "converted to shards of safetensors": 2}
+"""How many points of a scene there are for one that the short form tries."""
+
+
+def figures(*, long: bool = LONG) -> list[Row]:
+    """All of it, in a zygote of its own."""
+    rows = []
+    with Zygote("tests.crash.scenes") as zygote:
+        for name, scene in SCENES.items():
+            rows += [_row("operation", name, sweep) for sweep in kills(zygote, name, long=long)]
+            times = RANDOM // len(SCENES) + 1 if long else 3
+            rows.append(_row("random", name, at_random_times(zygote, scene, times)))
+            rows.append(_row("power", name, after_outages(zygote, scene, seeds=40 if long else 3)))
+    return rows
+
+
+def _row(kind: str, name: str, sweep: Sweep) -> Row:
+    return Row(kind, name, sweep.tried, sweep.survived, sweep.seconds)
+
+
+if __name__ == "__main__":
+    for row in figures(long="long" in sys.argv[1:]):
+        print(f"{row.kind:10} {row.scene:40} {row.survived:6} of {row.tried:6} in {row.seconds:.1f} s")
