@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from . import urls
 from .errors import CorruptFile, NotACheckpoint, UsageError
 from .refusals import read_error
-from .steady import Identity, Reading, current, identity
+from .steady import Identity, Reading, close_read, current, identity
 
 __all__ = [
     "HAS_PREADV",
@@ -287,7 +287,7 @@ def _descriptor(path: str) -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
 
 
 def _opened(path: str) -> int:

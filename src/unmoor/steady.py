@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -18,7 +18,19 @@ from typing import Final, Protocol
 from .errors import CorruptFile, NotACheckpoint, UnmoorError
 from .refusals import read_error
 
-__all__ = ["Identity", "Opened", "Reading", "Shared", "current", "identity", "identity_of", "leave_out", "one_reading", "refuse_changed", "written_to"]
+__all__ = [
+    "Identity",
+    "Opened",
+    "Reading",
+    "Shared",
+    "current",
+    "identity",
+    "identity_of",
+    "leave_out",
+    "one_reading",
+    "refuse_changed",
+    "written_to",
+]
 
 Identity = tuple[int, int, int, int]
 """What tells one state of a file from another: device, inode, bytes, and the time of the last write in ns."""
@@ -95,14 +107,14 @@ class Reading:
             yield opened
         finally:
             if close:
-                os.close(opened.descriptor)
+                close_read(opened.descriptor)
 
     def _keep(self, key: tuple[str, bool], opened: Opened, known: _File | None) -> bool:
         """Note a file that was opened; whether it stays open."""
         now = identity(opened.descriptor)
         if known is not None:
             if now != known.first:
-                os.close(opened.descriptor)
+                close_read(opened.descriptor)
                 raise _changed(key[0], "was replaced or written to")
             return False
         stays = sum(file.opened is not None for file in self._files.values()) < _MOST_OPEN
@@ -129,7 +141,7 @@ class Reading:
         """Close what is open."""
         for file in self._files.values():
             if file.opened is not None:
-                os.close(file.opened.descriptor)
+                close_read(file.opened.descriptor)
         for shared in self._shared.values():
             shared.close()
         self._files.clear()
@@ -189,6 +201,12 @@ def leave_out(path: str) -> None:
     reading = _CURRENT.get()
     if reading is not None:
         reading.leave_out(path)
+
+
+def close_read(descriptor: int) -> None:
+    """Close a file that was read: what was read is not worse for an error of that."""
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def identity(descriptor: int) -> Identity:

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tests.faults.zygote import Run, Zygote
 
 from .scenes import NEW, NEXT, OLD, Scene
-from .states import Broken
+from .states import Seen
 
 __all__ = ["Sweep", "at_every_operation", "at_random_times", "copied", "lay", "place", "survives"]
 
@@ -29,7 +30,6 @@ class Sweep:
     operations: int = 0
     lost: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    seen: set[str] = field(default_factory=set)
 
     @property
     def survived(self) -> int:
@@ -53,72 +53,82 @@ def at_every_operation(
     zygote: Zygote, scene: Scene, *, when: Sequence[str] = ("before",), whom: str = "self", every: int = 1
 ) -> Sweep:
     """Kill a scene at each of its operations on files, or at every so-manieth; `when` and `whom` as in the shim."""
-    sweep, begin = Sweep(f"{scene.name} ({whom} {', '.join(when)})"), time.monotonic()
-    with place() as folder:
-        template = lay(zygote, scene, folder)
+    with _bench(zygote, scene, f"{whom} {', '.join(when)}") as bench:
         for at in count(1):
             moments = [moment for turn, moment in enumerate(when) if (at * len(when) + turn) % every == 0]
-            struck = [_killed(sweep, zygote, scene, template, at, moment, whom) for moment in moments]
-            if moments and not any(struck):
+            struck = False
+            for moment in moments:
+                if bench.run(kill_at=at, when=moment, whom=whom).killed:
+                    bench.judge(f"{moment} operation {at}")
+                    struck = True
+            if moments and not struck:
                 break
-            sweep.operations = at
-    sweep.seconds = time.monotonic() - begin
-    return sweep
-
-
-def _killed(sweep: Sweep, zygote: Zygote, scene: Scene, template: Path, at: int, moment: str, whom: str) -> bool:
-    point = copied(template)
-    run = zygote.run(scene.call, point, str(point / scene.target), NEW, kill_at=at, when=moment, whom=whom)
-    if run.killed:
-        _judge(sweep, zygote, scene, point, f"{moment} operation {at}")
-    return run.killed
+            bench.sweep.operations = at
+    return bench.sweep
 
 
 def at_random_times(zygote: Zygote, scene: Scene, times: int, *, seed: int = 0) -> Sweep:
     """Kill a scene that often at some moment of its time, or shortly after."""
-    sweep, begin = Sweep(f"{scene.name} (at random times)"), time.monotonic()
     dice = random.Random(seed)
-    with place() as folder:
-        template = lay(zygote, scene, folder)
-        seconds = _seconds(zygote, scene, copied(template))
-        while sweep.tried < times:
-            point, moment = copied(template), dice.uniform(0, 1.2) * seconds
-            zygote.run(scene.call, point, str(point / scene.target), NEW, kill_after=moment)
-            _judge(sweep, zygote, scene, point, f"after {1000 * moment:.1f} ms")
-    sweep.seconds = time.monotonic() - begin
-    return sweep
+    with _bench(zygote, scene, "at random times") as bench:
+        begin = time.monotonic()
+        bench.run()
+        seconds = time.monotonic() - begin
+        while bench.sweep.tried < times:
+            moment = dice.uniform(0, 1.2) * seconds
+            bench.run(kill_after=moment)
+            bench.judge(f"after {1000 * moment:.1f} ms")
+    return bench.sweep
 
 
-def survives(zygote: Zygote, scene: Scene, folder: Path) -> str:
+def survives(zygote: Zygote, scene: Scene, folder: Path, seen: Seen) -> str:
     """What is wrong with a folder after a crash; "" if it holds the old or the new generation and the next save works.
 
     That save leaves nothing in the folder but its target.
     """
     target = str(folder / scene.target)
-    try:
-        found = scene.read(target)
-    except Broken as error:
-        return f"it is broken: {error}"
+    found = seen(target)
     if found not in (scene.old, scene.said(NEW)):
-        return f"it holds {found}"
+        return f"it is {found}"
     done: Run = zygote.run(scene.call, folder, target, NEXT)
     if done.error or done.code:
         return f"the next save fails: {done.error or done.code}"
-    try:
-        again = scene.read(target)
-    except Broken as error:
-        return f"the next save is broken: {error}"
+    again = seen(target)
     if again != scene.said(NEXT):
         return f"the next save left {again}"
     junk = sorted(set(os.listdir(folder)) - {scene.target})
     return f"the next save left junk: {junk}" if junk else ""
 
 
-def _judge(sweep: Sweep, zygote: Zygote, scene: Scene, folder: Path, where: str) -> None:
-    sweep.tried += 1
-    fault = survives(zygote, scene, folder)
-    if fault:
-        sweep.lost.append(f"{where}: {fault}")
+@dataclass
+class _Bench:
+    """Where a scene is tried: `template` is the folder before it."""
+
+    zygote: Zygote
+    scene: Scene
+    template: Path
+    sweep: Sweep
+    seen: Seen
+
+    def run(self, **faults: Any) -> Run:
+        """The scene, on a fresh copy of the folder."""
+        point = copied(self.template)
+        return self.zygote.run(self.scene.call, point, str(point / self.scene.target), NEW, **faults)
+
+    def judge(self, where: str) -> None:
+        self.sweep.tried += 1
+        fault = survives(self.zygote, self.scene, self.template.with_name("point"), self.seen)
+        if fault:
+            self.sweep.lost.append(f"{where}: {fault}")
+
+
+@contextmanager
+def _bench(zygote: Zygote, scene: Scene, what: str) -> Iterator[_Bench]:
+    begin = time.monotonic()
+    with place() as folder:
+        bench = _Bench(zygote, scene, lay(zygote, scene, folder), Sweep(f"{scene.name} ({what})"), Seen(scene.read))
+        yield bench
+    bench.sweep.seconds = time.monotonic() - begin
 
 
 def lay(zygote: Zygote, scene: Scene, folder: Path) -> Path:
@@ -137,9 +147,3 @@ def copied(template: Path) -> Path:
     shutil.rmtree(point, ignore_errors=True)
     shutil.copytree(template, point, symlinks=True)
     return point
-
-
-def _seconds(zygote: Zygote, scene: Scene, point: Path) -> float:
-    begin = time.monotonic()
-    zygote.run(scene.call, point, str(point / scene.target), NEW)
-    return time.monotonic() - begin

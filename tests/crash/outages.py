@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.faults.zygote import Zygote
 
 from .kills import Sweep, copied, lay, place, survives
-from .power import Disk, laid, materialise, states
+from .power import Disk, State, laid, materialise, states
 from .scenes import NEW, Scene
-from .states import Broken
+from .states import Seen
 
 __all__ = ["after_outages"]
 
@@ -31,37 +31,32 @@ def after_outages(zygote: Zygote, scene: Scene, *, seeds: int, saves: int = 4, c
         run = zygote.run(call, point, *more, target, NEW, log=True)
         if run.error or run.code:
             raise RuntimeError(f"{scene.name} failed: {run.error or run.code}")
-        found: dict[str, str] = {}
-        judged: set[tuple[str, bool]] = set()
+        seen, judged, saved = Seen(scene.read), set(), 0
         returned = False
         for operation in (None, *run.log):
             if operation is not None:
                 disk.do(operation)
                 returned = returned or operation.data == b"returned"
+            fits = {scene.said(NEW)} if returned and scene.durable else {scene.old, scene.said(NEW)}
             for state in states(disk, seeds=seeds):
-                key = laid(state)
-                if (key, returned) in judged:
+                key = laid(state), returned
+                if key in judged:
                     continue
-                judged.add((key, returned))
+                judged.add(key)
                 sweep.tried += 1
-                if key not in found:
-                    again = zygote if len(found) % 50 == 25 and len(found) < 50 * saves else None
-                    found[key] = _found(scene, state, folder / "state", again)
-                fits = {scene.said(NEW)} if returned and scene.durable else {scene.old, scene.said(NEW)}
-                if found[key] not in fits:
-                    sweep.lost.append(f"after {operation or 'nothing'}: {found[key]}")
+                folder_then = _made(state, folder / "state")
+                found = seen(str(folder_then / scene.target))
+                if found in fits and sweep.tried % 50 == 25 and saved < saves:
+                    saved += 1
+                    found = survives(zygote, scene, folder_then, seen) or found
+                if found not in fits:
+                    sweep.lost.append(f"after {operation or 'nothing'}: {found}")
         sweep.operations = len(run.log)
     sweep.seconds = time.monotonic() - begin
     return sweep
 
 
-def _found(scene: Scene, state: dict[str, bytes | None], folder: Path, zygote: Zygote | None) -> str:
-    """Which generation a state holds, or what is wrong with it."""
+def _made(state: State, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     materialise(state, folder)
-    try:
-        found = scene.read(str(folder / scene.target))
-    except Broken as error:
-        return f"broken: {error}"
-    fault = survives(zygote, scene, folder) if zygote is not None else ""
-    return fault or found
+    return folder

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import torch
 import unmoor
 from tests.faults import mark
 
-from .states import ABSENT, held
+from .states import ABSENT, Broken, held
 
 __all__ = ["SCENES", "Scene", "warm"]
 
@@ -98,9 +99,10 @@ def relocate(path: str, generation: int) -> None:
 
 def undo(path: str, generation: int) -> None:
     if generation == NEXT:
-        return relocate(path, generation)
-    unmoor.undo_relocate(path)
-    mark("returned")
+        relocate(path, generation)
+    else:
+        unmoor.undo_relocate(path)
+        mark("returned")
 
 
 def legacy(path: str, generation: int) -> None:
@@ -114,10 +116,17 @@ def tagged_stream(path: str, generation: int) -> None:
 
 
 def sharded(path: str, generation: int) -> None:
-    """Two ranks, forked from here, save one folder; the first that fails is told by its text."""
+    """Two ranks, forked from here, save one folder; where one fails the other is ended, as torchrun does."""
     with tempfile.TemporaryDirectory() as scratch:
         ranks = [_forked(rank, scratch, path, generation) for rank in (0, 1)]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        codes = []
+        while ranks:
+            pid, status = os.wait()
+            ranks.remove(pid)
+            codes.append(os.waitstatus_to_exitcode(status))
+            if codes[-1]:
+                for other in ranks:
+                    os.kill(other, signal.SIGKILL)
         said = [place.read_text() for place in Path(scratch).glob("failed-*")]
     if any(codes):
         raise RuntimeError(f"ranks ended with {codes}: {' '.join(said)}")
@@ -167,8 +176,9 @@ def renamed(path: str, generation: int) -> None:
 
 def warm() -> None:
     """Import all that the calls need, and use it once, so that forks begin where a run in its middle is."""
+    import torch._dynamo
     import torch.distributed.checkpoint
-    import torch.distributed.tensor  # noqa: F401
+    import torch.distributed.tensor
 
     torch.set_num_threads(1)
     for generation in (OLD, NEW, NEXT):
@@ -215,7 +225,8 @@ def tag(path: str) -> str:
     """The device of a relocated checkpoint; its data must be as it was."""
     found = held(path)
     devices = unmoor.describe(path).devices()
-    assert found == "0" and len(devices) == 1, (found, devices)
+    if found != "0" or len(devices) != 1:
+        raise Broken(f"{found} on {devices}")
     return next(iter(devices))
 
 

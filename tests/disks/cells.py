@@ -18,7 +18,7 @@ import unmoor
 from tests.faults import Fault
 from tests.faults.zygote import Run, Zygote
 
-from .verbs import READS, VERBS, WRITES, contents, made
+from .verbs import READS, VERBS, WRITES, contents, laid, made, template
 
 REFUSALS: Mapping[str, tuple[int, ...]] = {
     "open": (
@@ -47,6 +47,8 @@ GONE = (errno.ENODEV, errno.ESTALE, errno.EIO, errno.ENOTCONN)
 """What every call is refused with once a mount has vanished."""
 _COUNTING = Fault("any", errno.EIO, match="/no such path/")
 _FEW = 6
+_NOT_RETRIED = ("rename", "mkdir", "copy", "close", "list", "lock")
+"""Interrupted calls that Python does not make again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Cell:
     @property
     def retried(self) -> bool:
         """Whether Python makes the call again by itself: such a fault is none."""
-        return self.fault.error == errno.EINTR and self.fault.kind not in ("rename", "mkdir", "copy", "list", "lock")
+        return self.fault.error == errno.EINTR and self.fault.kind not in _NOT_RETRIED
 
 
 def counted(zygote: Zygote, verb: str, folder: Path) -> Mapping[str, int]:
@@ -110,7 +112,7 @@ def _spread(number: int, most: int) -> list[int]:
 def tried(zygote: Zygote, cell: Cell, folder: Path) -> str:
     """What is wrong with what came of a cell, in words; "" for nothing."""
     verb = VERBS[cell.verb]
-    made(folder, *verb.needs)
+    laid(folder, *verb.needs)
     before = contents(folder)
     run = zygote.run("tests.disks.verbs:carry", folder, cell.verb, str(folder), fail=cell.fault)
     return trouble(cell, run, folder, before)
@@ -121,7 +123,7 @@ def trouble(cell: Cell, run: Run, folder: Path, before: Mapping[str, str]) -> st
     if run.error or run.code or run.value is None:
         return f"the fork ended with {run.code}: {run.error}"
     told, after = run.value["told"], contents(folder)
-    wrong = [*_error(cell, told, folder), *_live(cell, run.value), *_left(cell, before, after)]
+    wrong = [*_error(cell, told, folder), *_live(cell, run.value), *_left(cell, told, before, after)]
     return "; ".join([*wrong, *(_writes if cell.verb in WRITES else _reads)(cell, run.value, folder, before, after)])
 
 
@@ -131,6 +133,8 @@ def _error(cell: Cell, told: Mapping[str, Any] | None, folder: Path) -> Iterator
         return
     if cell.retried:
         yield f"an interrupted call was not made again: {told['text']}"
+    if cell.fault.kind == "stat" and "FileError" in told["kinds"]:
+        return  # os.path has it that what it cannot ask for is not there
     if "MachineError" not in told["kinds"]:
         yield f"{told['kinds'][0]} is no MachineError: {told['text']}"
     elif told["errno"] != cell.fault.error:
@@ -156,12 +160,15 @@ def _live(cell: Cell, value: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} changed and is not told of: {told['text']}"
 
 
-def _left(cell: Cell, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
-    """No hidden file is left, unless it could not be removed."""
+def _left(
+    cell: Cell, told: Mapping[str, Any] | None, before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[str]:
+    """No hidden file is left, unless it could not be removed, or may be all that a power failure leaves."""
     left = sorted(set(after) - set(before) - {VERBS[cell.verb].target})
     left = [name for name in left if not name.startswith(f"{VERBS[cell.verb].target}/") or ".unmoor-" in name]
     unremovable = cell.fault.kind in ("unlink", "rmdir", "list", "open_read", "stat", "any")
-    if left and not (unremovable and all(".unmoor-" in name for name in left)):
+    unsafe = told is not None and "did not confirm its name" in told["text"]
+    if left and not ((unremovable or unsafe) and all(".unmoor-" in name for name in left)):
         yield f"left behind: {left}"
 
 
@@ -174,6 +181,8 @@ def _writes(
     if others:
         yield f"other files changed: {others}"
     told, same = value["told"], _of_target(before, target) == _of_target(after, target)
+    if cell.verb == "relocate":
+        same = unmoor.describe(folder / target).devices() == unmoor.describe(template() / target).devices()
     in_place = told is not None and "in place" in told["text"]
     if told is not None and not in_place:
         if not same:

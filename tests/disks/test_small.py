@@ -16,7 +16,7 @@ from tests.faults.zygote import Zygote
 
 from .cells import written
 from .small import DISKS, Disk, mounted, read_only
-from .verbs import SAVED, WRITES, carry, contents, made, run
+from .verbs import SAVED, WRITES, carry, contents, laid, run
 
 ROOM = (0.0, 0.5, 0.9)
 """Free bytes, as a share of what is needed."""
@@ -28,13 +28,6 @@ def disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Each small disk."""
     with mounted(request.param, tmp_path_factory.mktemp("disk")) as found:
         yield found
-
-
-def _laid(disk: Disk, verb: str) -> None:
-    """Nothing on the disk but what a verb needs."""
-    for path in disk.folder.iterdir():
-        unmoor.places.remove(str(path))
-    made(disk.folder, *WRITES[verb].needs)
 
 
 def _refused(zygote: Zygote, disk: Disk, verb: str, number: int, faults: dict[str, Any]) -> dict[str, Any]:
@@ -54,10 +47,10 @@ def _refused(zygote: Zygote, disk: Disk, verb: str, number: int, faults: dict[st
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_disk_that_fills_up(zygote: Zygote, disk: Disk, verb: str) -> None:
     """The error says what was needed and what is free; the older checkpoint stays and nothing else does; then it goes on."""
-    _laid(disk, verb)
+    laid(disk.folder, *WRITES[verb].needs)
     needed = written(zygote, verb, disk.folder)
     for share in ROOM:
-        _laid(disk, verb)
+        laid(disk.folder, *WRITES[verb].needs)
         with disk.with_room_for(int(share * needed)) as faults:
             told = _refused(zygote, disk, verb, errno.ENOSPC, faults)
         assert "the disk is full" in told["text"]
@@ -68,7 +61,7 @@ def test_a_disk_that_fills_up(zygote: Zygote, disk: Disk, verb: str) -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "relocate"])
 def test_a_disk_that_takes_no_more_files(zygote: Zygote, disk: Disk, verb: str) -> None:
     """A table of files that is full is called so: the bytes would have had room."""
-    _laid(disk, verb)
+    laid(disk.folder, *WRITES[verb].needs)
     with disk.without_names() as faults:
         told = _refused(zygote, disk, verb, errno.ENOSPC, faults)
     if disk.real:
@@ -78,7 +71,7 @@ def test_a_disk_that_takes_no_more_files(zygote: Zygote, disk: Disk, verb: str) 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_disk_that_is_read_only(zygote: Zygote, disk: Disk, verb: str) -> None:
     """It is said, with what to do."""
-    _laid(disk, verb)
+    laid(disk.folder, *WRITES[verb].needs)
     with read_only(disk) as faults:
         told = _refused(zygote, disk, verb, errno.EROFS, faults)
     assert "read-only file system" in told["text"]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import unmoor
+from unmoor.places import remove
 from unmoor.wiring import saving_behind
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -48,12 +49,19 @@ def run(seed: int) -> dict[str, Any]:
 def made(folder: Path, *names: str) -> None:
     """Lay out the files of these names (all there are, without names)."""
     for name in names or tuple(_MADE):
-        source, target = _template() / name, folder / name
+        source, target = template() / name, folder / name
         if source.is_dir():
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(source, target)
         else:
             shutil.copyfile(source, target)
+
+
+def laid(folder: Path, *names: str) -> None:
+    """Lay out the files of these names, and nothing else."""
+    for path in folder.iterdir():
+        remove(str(path))
+    made(folder, *names)
 
 
 @cache
@@ -62,7 +70,8 @@ def _kept() -> TemporaryDirectory[str]:
 
 
 @cache
-def _template() -> Path:
+def template() -> Path:
+    """Where what is laid out was made."""
     folder = Path(_kept().name)
     for name, make in _MADE.items():
         make(folder / name)
@@ -216,7 +225,7 @@ def warm() -> None:
                 made(Path(folder))
                 carry(name, folder)
     _kept().cleanup()
-    _template.cache_clear()
+    template.cache_clear()
     _kept.cache_clear()
 
 

@@ -175,7 +175,8 @@ def test_a_full_disk_is_found_before_the_first_byte(old):
         (errno.EACCES, "may not write in"),
         (errno.EROFS, "read-only"),
         (errno.EIO, "the disk reports an error"),
-        (errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)),
+        (errno.ETIMEDOUT, "does not answer"),
+        (errno.EPROTO, os.strerror(errno.EPROTO)),
     ],
 )
 def test_what_the_system_refuses_is_said_in_words(old, code, says):

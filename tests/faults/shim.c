@@ -201,6 +201,7 @@ static void strike(void) {
 }
 
 static int refusal(struct op *op) {
+    int error = 0;
     for (int i = 0; i < control->rule_count && i < RULES; i++) {
         struct rule *rule = &control->rules[i];
         if (rule->kind >= 0 ? rule->kind != (int)op->kind : rule->kind == -1 && op->kind >= CHANGES) continue;
@@ -212,10 +213,11 @@ static int refusal(struct op *op) {
         }
         rule->seen++;
         if (rule->seen < rule->first || (rule->times && rule->failed >= rule->times)) continue;
+        if (error) continue;
         rule->failed++;
-        return rule->error;
+        error = rule->error;
     }
-    return 0;
+    return error;
 }
 
 /* Whether the operation may be done; it has its number then, and the lock until leave(). */
@@ -595,11 +597,15 @@ int ftruncate64(int file, off64_t size) {
 }
 int ftruncate(int file, off_t size) { return ftruncate64(file, size); }
 int truncate64(const char *path, off64_t size) {
-    int file = open64(path, O_WRONLY | O_CLOEXEC);
-    if (file < 0) return -1;
-    int made = ftruncate64(file, size), was = errno;
-    close(file);
+    REAL(truncate64);
+    if (!watched()) return real(path, size);
+    struct op op = {.kind = K_truncate, .most = SIZE_MAX, .length = size};
+    int was = errno, here = place_of(AT_FDCWD, path, op.path);
+    op.inode = here ? inode_at(op.path) : 0;
     errno = was;
+    if (!here) return real(path, size);
+    int made = enter(&op) ? real(path, size) : -1;
+    leave(&op, made);
     return made;
 }
 int truncate(const char *path, off_t size) { return truncate64(path, size); }
@@ -763,6 +769,14 @@ ssize_t preadv(int file, const struct iovec *pieces, int count, off_t where) {
 }
 ssize_t preadv64(int file, const struct iovec *pieces, int count, off64_t where) {
     return reads(file, pieces, count, where);
+}
+ssize_t preadv2(int file, const struct iovec *pieces, int count, off_t where, int flags) {
+    REAL(preadv2);
+    if (flags || !watched()) return real(file, pieces, count, where, flags);
+    return reads(file, pieces, count, where);
+}
+ssize_t preadv64v2(int file, const struct iovec *pieces, int count, off64_t where, int flags) {
+    return preadv2(file, pieces, count, where, flags);
 }
 
 int flock(int file, int operation) {

@@ -135,7 +135,7 @@ def _where(error: BaseException) -> str:
     return own[-1] if own else ""
 
 
-def smallest(files: Files, crash: Crash, again: Callable[[Files], Crash | None], seconds: float = 10) -> Crash:
+def smallest(files: Files, crash: Crash, again: Callable[[Files], Crash | None], seconds: float = 3) -> Crash:
     """The same crash by an input from which files and pieces of files were taken as long as it stays."""
     stop = time.monotonic() + seconds
     best, found = dict(files), crash

@@ -16,9 +16,9 @@ from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
 
 __all__ = ["difference", "fingerprint"]
 
-_MOST = 30_000
+_MOST = 10_000
 _SHARED = (list, dict, OrderedDict, Counter, set, bytearray, Opaque, TensorNode, CompositeTensor, NumpyArray)
-_LEFT_OUT = {"Verification": ("seconds",), "Difference": ("seconds",)}
+_LEFT_OUT = {"Verification": ("seconds", "text"), "Difference": ("seconds", "text")}
 
 
 def fingerprint(value: Any) -> list[str]:

@@ -5,6 +5,7 @@ An audit hook cannot be taken off again, nor a limit of memory: `watch` is for p
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import resource
@@ -35,6 +36,10 @@ _GRAVE = (
 )  # fmt: skip
 
 
+_CODECS = ("ascii", "latin-1", "raw-unicode-escape", "unicode-escape", "utf-8", "utf-16", "utf-32-be", "utf-32-le", "idna")
+"""What readers and reports encode and decode with: Python imports each when it is first asked for."""
+
+
 class Violation(Exception):
     """Something was done that looking at a file must not do."""
 
@@ -53,6 +58,8 @@ class Guard:
 
     def watch(self) -> None:
         """Begin, for as long as the process lives."""
+        for codec in _CODECS:
+            codecs.lookup(codec)
         sys.addaudithook(self._see)
         signal.signal(signal.SIGPROF, _interrupt)
         if _STATUS.exists():
@@ -107,7 +114,9 @@ _SOURCE = str(Path(__file__).parents[2] / "src")
 
 
 def _is_own(event: str, args: tuple[Any, ...]) -> bool:
-    """Code of this package that is imported late."""
+    """Code of this package that is imported late, and memory that no file is behind."""
+    if event == "mmap.__new__":
+        return args[0] == -1
     return event in ("exec", "compile", "marshal.loads", "code.__new__") and _SOURCE in repr(args)
 
 

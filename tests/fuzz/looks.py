@@ -30,7 +30,7 @@ from unmoor.report.layout import cells, join_lines
 from unmoor.report.page import Assets, page_html
 from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import DTYPES
-from unmoor.values.manifests import parsed, sound
+from unmoor.values import manifests
 from unmoor.values.nodes import Storage
 from unmoor.values.superseded import anchored_size, read_record, split_ends
 from unmoor.wiring.differing import diff_paths
@@ -192,18 +192,19 @@ def _persistent(machine: Machine, pid: Any) -> Storage:
 
 
 def at_json(files: Files, folder: Path, guard: Guard | None, other: Path | None) -> Any:
-    """Parse a manifest late and at once."""
+    """Parse a manifest late, as large ones are, and at once."""
     data = files[""]
-    if len(data) < 4000:  # only large ones are parsed late
-        rows = b",".join(b'"%d":[%d,8,%d]' % (i, 64 * i, i) for i in range(4000))
-        data = data.replace(b'"storages":{', b'"storages":{' + rows + (b"," if b'"storages":{"' in data else b""), 1)
-    made = _json(parsed, data)
+    large, manifests._FEW = manifests._FEW, 0  # type: ignore[misc]
+    try:
+        made = _json(manifests.parsed, data)
+    finally:
+        manifests._FEW = large  # type: ignore[misc]
     if why := difference(fingerprint(made), fingerprint(_json(json.loads, data))):
         raise Wrong(f"manifest: {why}")
     with guard.looking(len(data)) if guard else nullcontext():
         read_record(data)
         if isinstance(made, dict):
-            json.dumps({key: value for key, value in sound(made).items() if key != "storages"})
+            json.dumps({key: value for key, value in manifests.sound(made).items() if key != "storages"})
     return made
 
 

@@ -69,7 +69,7 @@ def _manifest(folder: Path) -> Files:
 
 def _relocated(folder: Path) -> Files:
     path = _saved(folder)
-    unmoor.relocate(path, "cuda:1")
+    unmoor.relocate(path, to="cuda:1")
     return {"": path.read_bytes()}
 
 

@@ -151,7 +151,7 @@ def pid_state(rng: Random) -> bytes:
 
 
 def _deep(rng: Random, depth: int) -> bytes:
-    levels = rng.choice((60, 900, 1500, 9000))
+    levels = rng.choice((60, 300, 990, 1500, 1500, 9000))
     kind = rng.randrange(4)
     if kind == 0:
         return b"]" * levels + b"a" * (levels - 1)

@@ -29,14 +29,11 @@ class OneByOne:
         self.start, self.stop = header, header + length
 
 
-class OnePiece:
-    """Vector reads that come back short, one byte or seven at a time."""
-
-    def __init__(self, descriptor: int, path: str, size: int) -> None:
-        self.inner, self.path, self.size = filing.SeekReader(descriptor, path, size), path, size
+class Halting(filing.SeekReader):
+    """Reads by seeking that come back short."""
 
     def some_into(self, offset: int, target: memoryview) -> int:
-        return self.inner.some_into(offset, target[: 1 + offset % 4093])
+        return super().some_into(offset, target[: 1 + offset % 4093])
 
 
 def _small_windows(function: Any) -> Any:
@@ -49,7 +46,7 @@ def _small_windows(function: Any) -> Any:
 WAYS: dict[str, list[tuple[Any, str, Any]]] = {
     "no phrases": [(reading, "Phrases", lambda *_: None)],
     "header by header": [(zips, "Headers", OneByOne), (zip_bytes, "Headers", OneByOne)],
-    "seeking, in short reads": [(filing, "VectorReader", OnePiece)],
+    "seeking, in short reads": [(filing, "VectorReader", Halting)],
     "no item known": [(items.Items, "_find", lambda *_: None)],
     "manifest at once": [(torch_zip, "parsed", json.loads)],
     "small windows": [(torch_legacy, "read_pickle_at", _small_windows(reading.read_pickle_at))],

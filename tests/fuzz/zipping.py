@@ -224,7 +224,7 @@ def rebent(rng: Random, files: Files) -> Files:
         return {**files, name: bent(rng, data) if data[:1] != b"{" else lying_json(rng, "", data)}
     try:
         members = members_of(data)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, OSError, ValueError):
         return files
     inner = [member for member in members if member.name.endswith((b".pkl", b".json"))]
     if not inner:

@@ -56,14 +56,14 @@ def _orbit(size: int) -> bytes:
 
     CPython looks at i, then at 5i + 1 and so on, once the high bits of a hash are used up.
     """
-    bits = max((size // 10).bit_length() - 1, 8)
+    bits = max((size // 5).bit_length() - 1, 8)
     room, at = 1 << bits, 0
-    filled = int(room * 0.55)
+    filled = int(room * 0.53)
     rows = []
     for _ in range(filled):
         rows.append(b"J" + struct.pack("<i", at) + b"N")
         at = (5 * at + 1) % room
-    rows += [b"\x8a\x08" + struct.pack("<q", number << bits) + b"N" for number in range(1, int(room * 0.1))]
+    rows += [b"\x8a\x08" + struct.pack("<q", number << bits) + b"N" for number in range(1, int(room * 0.13))]
     return PROTO + b"}(" + b"".join(rows) + b"u."
 
 
@@ -200,7 +200,7 @@ BOMBS: dict[str, Callable[[int], bytes]] = {
     "nested lists": _deep_lists,
     "nested calls": _deep_calls,
     "nested builds": _deep_builds,
-    "nested getattr": lambda size: _times(b"\x8c\x01a\x86h\x00\x85\x87", size, head=_GETATTR + b"N"),
+    "nested getattr": lambda size: PROTO + _GETATTR + b"h\x00" * (size // 8) + b"N" + b"\x8c\x01a\x86R" * (size // 8) + b".",
     "colliding keys": _colliding,
     "keys in a row": _orbit,
     "key of doubled tuples": _doubled_tuples,
@@ -230,7 +230,7 @@ BOMBS: dict[str, Callable[[int], bytes]] = {
     "appended": _object_tail(b"Na"),
     "entries": _object_tail(b"NNs"),
     "states": _object_tail(b"}b"),
-    "dicts that hold each other": lambda size: PROTO + b"(" + b"}\x94h\x00h\x00s" * (size // 7) + b"l.",
+    "dicts that hold each other": lambda size: PROTO + b"(" + b"}\x94\x8c\x01ah\x00s" * (size // 8) + b"l.",
     "deep tensors": _deep_tensors,
     "long names": _long_names,
     "very many dimensions": _shape(b"\x8a\x08" + b"\xff" * 7 + b"\x3f"),

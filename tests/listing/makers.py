@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,8 +153,14 @@ FOLDERS: Final[dict[str, Callable[[Path], None]]] = {
 """Dialect -> what writes such a folder."""
 
 
+@cache
+def _template(dialect: str) -> Path:
+    scratch = tempfile.TemporaryDirectory()
+    atexit.register(scratch.cleanup)
+    FOLDERS[dialect](Path(scratch.name))
+    return Path(scratch.name)
+
+
 def made(dialect: str, folder: Path) -> Path:
     """`folder`, made, with the checkpoints of one program in it."""
-    folder.mkdir()
-    FOLDERS[dialect](folder)
-    return folder
+    return Path(shutil.copytree(_template(dialect), folder, symlinks=True))

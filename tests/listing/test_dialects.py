@@ -57,7 +57,8 @@ def test_every_row_verifies(folder: Path) -> None:
 
 
 METRICS = {
-    "unmoor": {"val_loss": 0.05}, "lightning": {"val_loss": 0.25}, "hf-trainer": {"eval_loss": 0.05}, "plain": {"val_loss": 0.05},
+    "unmoor": {"val_loss": 0.05}, "lightning": {"val_loss": 0.25}, "hf-trainer": {"eval_loss": 0.05, "best_metric": 0.05},
+    "plain": {"val_loss": 0.05},
 }  # fmt: skip
 
 
@@ -65,11 +66,6 @@ METRICS = {
 def test_metrics_are_those_of_the_checkpoint(dialect: str, tmp_path: Path) -> None:
     """What a program notes beside its state is in the row: a run's own, the monitored score, the logged evaluation."""
     assert unmoor.latest(made(dialect, tmp_path / dialect)).metrics == METRICS[dialect]
-
-
-def test_the_best_of_a_trainer_is_told(tmp_path: Path) -> None:
-    """The HF Trainer notes which is the best so far."""
-    assert unmoor.latest(made("hf-trainer", tmp_path / "out")).notes == ("the best so far by the trainer's metric (0.05)",)
 
 
 def test_a_loop_that_saves_before_it_counts_is_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import random
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,18 +103,15 @@ def kinds(run: unmoor.Run) -> list[str]:
     return [event.kind for event in run.events]
 
 
-def damage(path: Path | str, at: float = 0.5) -> None:
-    """Flip one bit of a tensor's data: of the largest run of bytes that is neither a header nor a pickle."""
-    import zipfile
-
+def damage(path: Path | str, nbytes: int = 128) -> None:
+    """Flip one bit of a tensor's data: in the last record of so many bytes, which is an optimizer's or a weight's."""
     with zipfile.ZipFile(path) as archive:
-        rows = [info for info in archive.infolist() if "/data/" in info.filename and info.file_size > 16]
-        row = max(rows, key=lambda info: info.file_size)
-        archive.fp.seek(row.header_offset + 26)  # type: ignore[union-attr]
-        head = archive.fp.read(4)  # type: ignore[union-attr]
-        start = row.header_offset + 30 + int.from_bytes(head[:2], "little") + int.from_bytes(head[2:], "little")
-    place = start + int(row.file_size * at)
+        row = [info for info in archive.infolist() if "/data/" in info.filename and info.file_size == nbytes][-1]
     with open(path, "r+b") as file:
+        file.seek(row.header_offset + 26)
+        head = file.read(4)
+        lengths = int.from_bytes(head[:2], "little") + int.from_bytes(head[2:], "little")
+        place = row.header_offset + 30 + lengths + nbytes // 2
         file.seek(place)
         byte = file.read(1)[0]
         file.seek(place)

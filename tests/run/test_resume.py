@@ -136,8 +136,12 @@ BREAKAGES = {
     "empty": lambda path: os.truncate(path, 0),
     "text": lambda path: path.write_text("<html>"),
     "its end is lost": lambda path: os.truncate(path, path.stat().st_size - 1),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+OTHERS = {
+    "nothing": lambda path: path.unlink(),
+    "an empty folder": lambda path: (path.unlink(), path.mkdir()),
     "a link to nowhere": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
 }
 
 
@@ -150,33 +154,41 @@ def test_passes_over_a_file_of_any_kind(tmp_path, whole, how):
         training, _ = trained(tmp_path, TOTAL)
     assert training.taken[0] == 4
     assert training.digest() == whole
+    assert step_file(6) not in names(tmp_path), "a broken one goes once a later one is verified"
 
 
-def test_a_vanished_file_is_no_matter(tmp_path, whole):
-    """What was noted as verified and is gone is not looked for."""
+@pytest.mark.parametrize("how", OTHERS)
+@pytest.mark.filterwarnings("ignore:unmoor.Run. passed over")
+def test_goes_on_where_the_newest_is_no_checkpoint_any_more(tmp_path, whole, how):
+    """What was noted as verified and is gone is not looked for; nothing is written over what took its name."""
     cut(tmp_path, 7)
-    (tmp_path / step_file(6)).unlink()
-    assert trained(tmp_path, TOTAL)[0].digest() == whole
+    OTHERS[how](tmp_path / step_file(6))
+    training, _ = trained(tmp_path, TOTAL, keep_last=None)
+    assert training.taken[0] == 4
+    assert training.digest() == whole
+    assert how == "nothing" or "step_000000006-3.pt" in names(tmp_path)
 
 
 def test_nothing_changes_before_the_data_was_verified(tmp_path):
     """A checkpoint that turns out broken leaves the live objects as they were."""
     cut(tmp_path, 3)
-    damage(tmp_path / step_file(2), 0.9)
+    damage(tmp_path / step_file(2))
     training = Training(seed=3)
     before = training.digest()
-    with the_run(tmp_path, training) as run, pytest.warns(UserWarning, match="none of the checkpoints"):
+    with the_run(tmp_path, training) as run, pytest.warns(UserWarning) as told:
         assert run.resume() == 0
+    assert ["passed over" in str(each.message) for each in told] == [True, False]
+    assert "none of the checkpoints" in str(told[1].message)
     assert training.digest() == before
     assert run.report is None
-    with the_run(tmp_path, training) as run, pytest.raises(unmoor.CorruptFile, match="no checkpoint in"):
+    with the_run(tmp_path, training) as run, pytest.warns(UserWarning), pytest.raises(unmoor.CorruptFile, match="no checkpoint in"):
         run.resume(otherwise="error")
 
 
 def test_does_not_start_anew_where_objects_had_begun_to_change(tmp_path):
     """With verify="stream" damage is met half-way: that is no fresh start."""
     cut(tmp_path, 3)
-    damage(tmp_path / step_file(2), 0.9)
+    damage(tmp_path / step_file(2))
     with the_run(tmp_path, Training()) as run, pytest.warns(UserWarning, match="passed over"):
         with pytest.raises(unmoor.CorruptFile, match="build them again"):
             run.resume(verify="stream")

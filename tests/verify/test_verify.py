@@ -198,6 +198,7 @@ def test_records_without_a_checksum_stand_unverified(tmp_path):
         (lambda m: m["roles"]["model"].update(keys=["ema"]), "manifest-role"),
         (lambda m: m["roles"]["optimizer"]["names"].pop(), "manifest-names"),
         (lambda m: m.update(numpy=[["nowhere"]]), "manifest-array"),
+        (lambda m: m["values"].update(step=99), "manifest-values"),
     ],
 )
 def test_a_manifest_that_contradicts_the_tree_is_an_error(edit, code, tmp_path):

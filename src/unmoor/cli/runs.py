@@ -18,7 +18,7 @@ _CODES = as_written(
     "Exit codes:",
     [
         "0  there is one to resume from",
-        "3  there is none; with --verify, or a checkpoint is damaged",
+        "3  there is none, or --verify found a damaged one",
     ],
 )
 

@@ -107,7 +107,8 @@ def _same_folder(path: str) -> Iterator[None]:
 
 
 def _listed(path: str) -> _Folder:
-    files, folders = [], []
+    files: list[str] = []
+    folders: list[str] = []
     for name, is_folder in places.kinds(path):
         (folders if is_folder else files).append(name)
         if len(files) + len(folders) > _MAX_NAMES:

@@ -39,18 +39,15 @@ def indexed(path: str) -> list[str]:
     return sorted(set(files))
 
 
-def trainer_values(path: str, name: str) -> tuple[dict[str, Any], list[str]]:
-    """What trainer_state.json says of a checkpoint called `name`: values as of any other, and what else to know."""
+def trainer_values(path: str) -> dict[str, Any]:
+    """What trainer_state.json says: values as those of any other checkpoint."""
     state = read_json(path)
     if not isinstance(state, dict):
         raise CorruptFile(f"{path} holds no state of a trainer", path=path)
-    history = state.get("log_history")
-    step = number(state.get("global_step"))
-    values = {"global_step": step, "epoch": state.get("epoch"), "metrics": _logged(history, step)}
-    best, metric = state.get("best_model_checkpoint"), state.get("best_metric")
-    is_best = type(best) is str and best.replace("\\", "/").rstrip("/").rpartition("/")[2] == name
-    told = f" ({metric:.6g})" if type(metric) in (int, float) else ""
-    return values, [f"the best so far by the trainer's metric{told}"] if is_best else []
+    step, best = number(state.get("global_step")), state.get("best_metric")
+    metrics = _logged(state.get("log_history"), step)
+    metrics |= {"best_metric": best} if type(best) in (int, float) else {}
+    return {"global_step": step, "epoch": state.get("epoch"), "metrics": metrics}
 
 
 def _logged(history: Any, step: int | None) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def _unreadable(inside: Inside) -> Iterator[Saved]:
 def _temporary(inside: Inside) -> Iterator[Saved]:
     """What a save, a copy or a download has not finished, or is busy with."""
     for name, entry in {**inside.files, **inside.folders}.items():
-        if temporary(name) and not name.endswith(".lock"):
+        if temporary(name):
             aside = name.startswith(".") and name.endswith(".old")
             why = "put aside by a save that was cut off" if aside else "a save or copy that is under way or was cut off"
             yield broken(entry, [why], nbytes=entry.nbytes, named=False)

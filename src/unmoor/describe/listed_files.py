@@ -18,7 +18,7 @@ from unmoor.values.text import count
 from .flat_ranks import flat_stems
 from .folder import describe_path
 from .folder_members import find_table, steps_of
-from .folder_plain import CHECKPOINTS, numbered_of, without_indexed
+from .folder_plain import CHECKPOINTS, numbered_of
 from .folder_tables import INDEX, Table
 from .glance import Glance, glance_file, refuse_partial
 from .listed_inside import Faults, Inside

@@ -55,19 +55,19 @@ def _is_trainer(name: str, inside: Inside) -> bool:
 
 
 def _trainer(name: str, inside: Inside) -> Glance:
+    del name
     faults = Faults(inside)
-    values, notes = {}, []
+    values: Mapping[Any, Any] = {}
     if faults.need(_TRAINER):
-        values, notes = faults.tried(_TRAINER, lambda: trainer_values(inside.files[_TRAINER].path, name)) or ({}, [])
+        values = faults.tried(_TRAINER, lambda: trainer_values(inside.files[_TRAINER].path)) or {}
     faults.model()
     faults.pieces()
     _sharded_pieces(inside, faults)
     optimizer = any(part.startswith(("optimizer", "global_step")) for part in (*inside.files, *inside.folders))
     if not optimizer and "scheduler.pt" in inside.files:
         faults.lines.append("optimizer.pt is missing")
-    elif not optimizer:
-        notes = [*notes, "holds no state of the optimizer"]
-    return faults.settled(Glance(values, "hf-trainer", notes=tuple(notes)))
+    notes = () if optimizer else ("holds no state of the optimizer",)
+    return faults.settled(Glance(values, "hf-trainer", notes=notes))
 
 
 def _sharded_pieces(inside: Inside, faults: Faults) -> None:

@@ -43,8 +43,9 @@ WITHIN: Final = ("checkpoints", "checkpoint", "ckpts", "ckpt")
 """Folders in which programs put the checkpoints of a run: that of a run without its own is looked into."""
 
 _TEMPORARY: Final = re.compile(
-    r"(?P<whole>.+?)(?:\.(?:tmp|temp|part|partial|incomplete|crdownload|download|aria2|filepart|lock)|~)(?:[.-]?\d+)?"
-    r"|\.(?P<own>.+)\.unmoor-[0-9a-f-]+\.(?:tmp|old)|\.(?P<copied>.+)\.[A-Za-z0-9]{6}|(?:tmp|temp)[-_](?P<staged>.+)",
+    r"\.(?P<own>.+)\.unmoor-[0-9a-f-]+\.(?:tmp|old)"
+    r"|(?P<whole>.+?)(?:\.(?:tmp|temp|part|partial|incomplete|crdownload|download|aria2|filepart)|~)(?:[.-]?\d+)?"
+    r"|\.(?P<copied>.+)\.[A-Za-z0-9]{6}|(?:tmp|temp)[-_](?P<staged>.+)",
     re.DOTALL,
 )
 

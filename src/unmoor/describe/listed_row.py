@@ -75,4 +75,4 @@ def _words(error: FileError | OSError, path: str) -> str:
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     said = error.headline.removeprefix(path).lstrip(": ").replace(f"{path}: ", "")
-    return said or "no checkpoint"
+    return said.removeprefix("is ") or "no checkpoint"

@@ -17,7 +17,7 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import BY_SAFETENSORS
 from unmoor.values.finding import Finding
 from unmoor.values.nodes import Span, Storage, TensorNode
-from unmoor.values.text import count, format_bytes
+from unmoor.values.text import count, format_bytes, is_text
 
 from .assemble import Contents, assemble
 
@@ -114,6 +114,8 @@ def tensor_of(path: str, file: str, name: str, entry: Any, start: int) -> Tensor
     """The tensor of one entry of a header whose data begins at `start`. Raises CorruptFile for what is none."""
     if type(entry) is not dict or entry.keys() != _FIELDS:
         raise CorruptFile(f"{name[:200]}: its entry is no dtype, shape and data_offsets")
+    if not is_text(name):
+        raise CorruptFile(f"{name[:200]!r}: half of a surrogate pair is no name")
     shape, offsets, code = entry["shape"], entry["data_offsets"], entry["dtype"]
     if type(shape) is not list or not all(type(n) is int and 0 <= n < _LIMIT for n in shape):
         raise CorruptFile(f"{name[:200]}: its shape is no list of whole numbers")
@@ -122,7 +124,7 @@ def tensor_of(path: str, file: str, name: str, entry: Any, start: int) -> Tensor
     if type(offsets) is not list or len(offsets) != 2 or not all(type(n) is int and 0 <= n < _LIMIT for n in offsets):
         raise CorruptFile(f"{name[:200]}: its data_offsets are no two whole numbers")
     dtype = BY_SAFETENSORS.get(code) if type(code) is str else None
-    if dtype is None and code in _FOREIGN:
+    if dtype is None and type(code) is str and code in _FOREIGN:
         raise UnsupportedFile(f"{path}: {name[:200]} has dtype {code}, which torch lacks", path=path)
     if dtype is None:
         raise CorruptFile(f"{name[:200]}: no safetensors dtype is called {str(code)[:40]!r}")

@@ -45,7 +45,7 @@ def settled(path: str, size: int, wreck: Wreck, *, keep: Iterable[str]) -> tuple
     walked = walk(contents.tree, budget=_VISITS, wanted=(), path=path, make=made.make)
     _, entries = with_recorded_roles([], walked.tensors, contents.manifest)
     whys = {id(entry.node): why for entry in entries if entry.node and (why := why_lost(entry.node, faults))}
-    lost = [Lost(entry.path, entry.role, whys[id(entry.node)]) for entry in entries if id(entry.node) in whys]
+    lost = [_lost(entry, whys[id(entry.node)], wreck) for entry in entries if id(entry.node) in whys]
     with_it = list(_with_it(entries, whys))
     lost += [Lost(entry.path, entry.role, _WITH_IT) for entry in with_it]
     whys |= {id(entry.node): _WITH_IT for entry in with_it}
@@ -53,12 +53,26 @@ def settled(path: str, size: int, wreck: Wreck, *, keep: Iterable[str]) -> tuple
     if entries and all(id(entry.node) in whys for entry in entries):
         raise _nothing(path, lost)
     tree = pruned(contents.tree, {**whys, **_emptied(contents.tree, entries, whys)})
-    catalog = assemble(Outline(path, size), replace(contents, tree=tree, faults={}))
+    manifest = _still_true(contents.manifest, tree)
+    catalog = assemble(Outline(path, size), replace(contents, tree=tree, faults={}, manifest=manifest))
     for entry in entries:
         storage = entry.node.storage if entry.node is not None else None
         if storage is not None and not kept.isdisjoint(source.key for source in storage.sources()):
             lost.append(Lost(entry.path, entry.role, wreck.faults[_first(storage.sources(), kept)], kept=True))
     return catalog, _account(catalog, lost, wreck, kept)
+
+
+def _lost(entry: TensorEntry, why: str, wreck: Wreck) -> Lost:
+    return Lost(entry.path, entry.role, why, tensor=entry.storage not in wreck.values)
+
+
+def _still_true(manifest: Mapping[str, Any] | None, tree: Any) -> Mapping[str, Any] | None:
+    """The manifest without the roles of which nothing is left."""
+    roles = (manifest or {}).get("roles")
+    if manifest is None or not isinstance(roles, Mapping):
+        return manifest
+    left = {label: row for label, row in roles.items() if _at(tree, tuple(row["keys"])) is not None}
+    return {**manifest, "roles": left}
 
 
 def _first(sources: Sequence[Storage], kept: set[str]) -> str:
@@ -114,7 +128,7 @@ def _incomplete(catalog: Catalog, lost: Sequence[Lost]) -> Iterator[tuple[str, s
     there = catalog.roles()
     gone: dict[str, list[str]] = {}
     for one in lost:
-        if not one.kept:
+        if not one.kept and one.tensor:
             gone.setdefault(one.role, []).append(one.path)
     for role, names in gone.items():
         number, _ = there.get(role, (0, 0))

@@ -6,7 +6,7 @@ Layout, after torch/serialization.py and caffe2/serialize: `PREFIX/data.pkl`, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -134,6 +134,7 @@ def _prefix(reader: Reader, archive: Archive) -> str:
     first = next(iter(archive.records), "")
     prefix = first.partition("/")[0] + "/" if "/" in first else ""
     if prefix + _PICKLE in archive.records:
+        _refuse_twins(reader.path, archive.records, prefix + _CODE)
         return prefix
     others = [name for name in archive.records if name == _PICKLE or name.endswith("/" + _PICKLE)]
     if len(others) == 1:
@@ -161,6 +162,20 @@ def _prefix(reader: Reader, archive: Archive) -> str:
         remedy="Where a checkpoint was packed into it, unpack that first and give the file inside." if names else "",
         path=reader.path,
     )
+
+
+def _refuse_twins(path: str, names: Iterable[str], code: str) -> None:
+    """Torch looks records up without regard to case: of two names that differ in nothing else it may take either."""
+    text = "\n".join(names)
+    if text.lower() == text:
+        return
+    seen: dict[str, str] = {}
+    for name in names:
+        other = name if name.startswith(code) else seen.setdefault(name.lower(), name)
+        if other != name:
+            raise CorruptFile(
+                f"{path} holds records whose names differ in case alone: {other[:200]} and {name[:200]}", path=path
+            )
 
 
 class _Source:

@@ -22,7 +22,10 @@ __all__ = ["Found", "Seen", "Walked", "walk"]
 _MAX_DEPTH: Final = 1000
 _MAX_TEXT: Final = 128 << 20
 _TEXT_OF_ONE: Final = 16
-"""Bytes of paths that one visit pays for: what tensors are called takes less, however deep they lie."""
+"""Bytes of what is kept of tensors that one visit pays for: honest ones take less, however deep they lie."""
+
+_TENSOR: Final = 512
+"""What is kept of a tensor, beside its path and its keys."""
 
 _MAX_KEY: Final = 1024
 _MAX_EXTRAS: Final = 1000
@@ -218,9 +221,9 @@ class _Walk:
             self._seen(f"{text}.{name}" if text else name, (*keys, name), role, part, layout)
 
     def _seen(self, text: str, keys: tuple[Any, ...], role: str, node: Any, layout: str) -> None:
-        self.text -= len(text) + 8 * len(keys)
+        self.text -= len(text) + 8 * len(keys) + _TENSOR
         if self.text < 0:
-            raise HostileFile(f"{self.path} gives its tensors names that are longer than all it says", path=self.path)
+            raise HostileFile(f"{self.path} names its tensors at more places, or by longer names, than its bytes account for", path=self.path)
         self.tensors.append(self.make(text, keys, role, node, layout))
 
 

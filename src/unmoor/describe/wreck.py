@@ -22,6 +22,7 @@ from .machine import Machine
 from .mending import mended
 from .reading import MAX_PICKLE, Reading, read_partly, read_pickle
 from .rebuild import storage_parts
+from .walk import walk
 from .wrecked_zip import prefix_of, spanned
 from .zips import Record, record_bytes
 
@@ -34,6 +35,7 @@ _RAW: Final = "storages"
 _PID_FIELDS: Final = 5
 _MAX_MANIFEST: Final = 64 << 20
 _SMALL: Final = 1 << 10
+_VISITS: Final = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,14 @@ class Chosen:
 class Wreck:
     """`contents` as the reader of a whole file would give them; `faults` say by storage key why its data is lost.
 
-    `damaged` are those of them whose bytes are there and are not what was saved. `notes` tell how it was read;
-    `unnamed` that names and values may be wrong, because nothing vouches for them. `entries` are what was lost before
-    it was a tensor, by name, with the reason.
+    Of these, `values` stand for plain values, and of `damaged` the bytes are there and are not what was saved. `notes`
+    tell how it was read; `unnamed` that names and values may be wrong, because nothing vouches for them. `entries` are
+    what was lost before it was a tensor, by name, with the reason.
     """
 
     contents: Contents
     faults: dict[str, str] = field(default_factory=dict)
+    values: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     unnamed: bool = False
@@ -108,7 +111,7 @@ class _Zip:
         value = reading.value if reading is not None else None
         if not complete:
             value = self._with_raw(value)
-        if value is None or value == {}:
+        if not complete and (value is None or value == {}):
             raise CorruptFile(
                 f"nothing can be rescued from {self.reader.path}: it holds neither a pickle nor a storage of torch "
                 "that is whole",
@@ -229,12 +232,14 @@ class _Zip:
         """The tree with the storages that no tensor of it lies on, as bytes by their number."""
         rest: dict[str, TensorNode] = {}
         begin = self.prefix + _STORAGES
+        found = walk(value, budget=_VISITS, wanted=(), path=self.reader.path).tensors
+        named = {seen.node.storage.key for seen in found if type(seen.node) is TensorNode and seen.node.storage}
         for name, place in self.chosen.items():
             key, record = name.removeprefix(begin), place.record
             inner = f"{self.file}/{key}" if self.file else key
             if not name.startswith(begin) or "/" in key or key.startswith(".") or record.stored < 0:
                 continue
-            if inner not in self.storages and place.holds is not False:
+            if inner not in named and place.holds is not False:
                 span = record.span(self.file, self.base)
                 made = self.storages[inner] = Storage(inner, "uint8", record.nbytes, "cpu", span, record.crc32)
                 rest[key] = TensorNode(made, 0, (record.nbytes,), (1,), "uint8", "cpu")

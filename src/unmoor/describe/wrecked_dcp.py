@@ -62,6 +62,7 @@ def read_wrecked_dcp(path: str, rescue: Rescue) -> Wreck:
         if values[key] is None and (stored.dtype or key in whys):
             values[key] = _absent(key, stored)
             wreck.faults[key] = whys.get(key, "its data cannot be read")
+            wreck.values |= set() if stored.dtype else {key}
     tree, _ = tree_of(folder, beside, values, path)
     storages = {storage.key: storage for storage in found.storages(values)}
     wreck.faults |= found.data_faults

@@ -210,5 +210,8 @@ def _name(raw: bytes) -> str | None:
 
 
 def _distinct(records: Sequence[Record]) -> list[Record]:
-    """Each place once."""
-    return list({(r.offset, r.stored, r.crc32): r for r in reversed(records)}.values())[::-1]
+    """Each place once, in their order."""
+    seen: dict[tuple[int, int, int | None], Record] = {}
+    for record in records:
+        seen.setdefault((record.offset, record.stored, record.crc32), record)
+    return list(seen.values())

@@ -160,6 +160,10 @@ def _local(entry: _Entry, fields: tuple[int, ...], extra: bytes) -> Iterator[str
     for what, mine, theirs in list(zip(_FIELDS, fields[1:6], entry.alike, strict=True))[first:]:
         if mine != theirs:
             yield f"{_text(entry)}: its local header says {what} {mine}, the directory {theirs}"
+    told = fields[6:9]
+    whole = entry.crc32, entry.stored, entry.nbytes
+    if entry.made in _WRITERS and _LONG not in told and told not in ((0, 0, 0), whole):
+        yield f"{_text(entry)}: its local header tells of a part of its checksum and sizes"
     found = _extra(extra)
     if found is None:
         yield f"{_text(entry)}: the extra fields of its local header do not fill their place"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
+from unmoor.values.progress import VALUES, told
 from unmoor.values.ranks import RANKS, ranks_recorded, saved_world
 from unmoor.values.text import count, key_text, listing
 
@@ -28,6 +29,7 @@ def manifest_findings(catalog: Catalog) -> list[Finding]:
     if catalog.manifest is None:
         return []
     made = [*_storages(catalog, catalog.manifest), *_roles(catalog, catalog.manifest)]
+    made += _values(catalog, catalog.manifest)
     return [*made, *_arrays(catalog, catalog.manifest), *_ranks(catalog, catalog.manifest)]
 
 
@@ -109,6 +111,21 @@ def _arrays(catalog: Catalog, manifest: Mapping[str, Any]) -> Iterator[Finding]:
         yield _error(
             "manifest-array", lost[0], f"the manifest tells of numpy arrays that are not there: {listing(lost)}"
         )
+
+
+def _values(catalog: Catalog, manifest: Mapping[str, Any]) -> Iterator[Finding]:
+    """The values that the manifest repeats for listings: how far the run was, and its metrics."""
+    claimed = manifest.get(VALUES)
+    held = told(catalog.tree) or {}
+    for key, value in claimed.items() if isinstance(claimed, Mapping) else ():
+        if not _agrees(value, held.get(key)):
+            yield _error("manifest-values", str(key)[:80], "the manifest gives it another value than the tree")
+
+
+def _agrees(claimed: Any, held: Any) -> bool:
+    if isinstance(claimed, Mapping) and isinstance(held, Mapping):
+        return all(key in held and held[key] == value for key, value in claimed.items())
+    return bool(claimed == held)
 
 
 def _ranks(catalog: Catalog, manifest: Mapping[str, Any]) -> Iterator[Finding]:

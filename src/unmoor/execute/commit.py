@@ -22,7 +22,8 @@ from unmoor.values.text import format_bytes
 
 from .leftovers import claim, sweep
 
-__all__ = ["Durability", "publish", "real_path", "reads_other", "refuse_full", "save_error", "sync_folder"]
+__all__ = ["Durability", "not_as_meant", "publish", "reads_other", "real_path", "refuse_full", "save_error",
+           "sync_folder", "sync_names"]  # fmt: skip
 
 #: "disk" returns when the data and its name are on the disk; "system" leaves that to the operating system, so that a
 #: crash of the machine (not of the process) may lose the new file, and on some file systems the old one with it.
@@ -51,6 +52,8 @@ _CAUSES: Final = {
     errno.ENFILE: ("the system has too many files open", "Close some, and save again."),
     errno.ENOMEM: ("the system has no memory left", "Free some, and save again."),
     errno.EINTR: ("the call was interrupted", "Save again."),
+    errno.EISDIR: ("a folder has come to be there", "Give the path of a file."),
+    errno.ELOOP: ("its links lead in a circle", "Give the path of a file."),
     errno.EBUSY: ("something else holds {folder}", "Save again once it is free, or save elsewhere."),
 }
 _NO_NAMES: Final = ("the file system takes no more files", "Remove files from it, or save to another disk.")
@@ -87,8 +90,8 @@ def publish(
     target = real_path(text)
     folder, name = os.path.split(target)
     hidden = ""
-    _refuse_special(target, text)
     try:
+        _refuse_special(target, text)
         sweep(folder, name)
         hidden, handle = claim(target)
         leave_out(hidden)
@@ -122,12 +125,17 @@ def _checked(check: Callable[[str], None], hidden: str, path: str) -> None:
     except FileError as error:
         if error.path != hidden:
             raise
-        raise SaveError(
-            f"{path} was not saved: what was written does not read back as it was meant",
-            details=(error.headline, *error.details),
-            remedy="The disk may be failing: save to another one. What was there before is untouched.",
-            path=path,
-        ) from error
+        raise not_as_meant(error, path) from error
+
+
+def not_as_meant(error: FileError, path: str) -> SaveError:
+    """What the reader says of what was just written to `path`, as the error of the save."""
+    return SaveError(
+        f"{path} was not saved: what was written does not read back as it was meant",
+        details=(error.headline, *error.details),
+        remedy="The disk may be failing: save to another one. What was there before is untouched.",
+        path=path,
+    )
 
 
 def reads_other(error: OSError, hidden: str) -> bool:
@@ -151,8 +159,12 @@ def _is_encodable(path: str) -> bool:
 
 
 def _refuse_special(target: str, path: str) -> None:
-    if os.path.lexists(target) and not os.path.isfile(target):
-        code, cause = (errno.EISDIR, "a folder") if os.path.isdir(target) else (errno.EINVAL, "no regular file")
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        code, cause = (errno.EISDIR, "a folder") if stat.S_ISDIR(mode) else (errno.EINVAL, "no regular file")
         remedy = "Give the path of a file."
         raise SaveError(f"{path} was not saved: it is {cause}", remedy=remedy, path=path, errno=code)
 
@@ -162,7 +174,8 @@ def _closing(handle: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(handle)
+        with suppress(OSError):  # what was written through other handles is on the disk by now
+            os.close(handle)
 
 
 def refuse_full(folder: str, needed: int) -> None:
@@ -200,30 +213,32 @@ def _keep_mode(target: str, hidden: str) -> None:
 
 
 def sync_folder(folder: str, path: str) -> None:
-    """Bring the new name to the disk. Systems that cannot open folders keep names in order by themselves."""
+    """Bring the new name `path` in a folder to the disk. Raises SaveError where that is not confirmed."""
+    try:
+        sync_names(folder)
+    except OSError as error:
+        raise SaveError(
+            f"{path} is complete and in place, but the disk did not confirm its name: {error.strerror}",
+            remedy="Until it does, a power failure may bring the older checkpoint back.",
+            path=path,
+            errno=error.errno,
+        ) from error
+
+
+def sync_names(folder: str) -> None:
+    """Bring the names in a folder to the disk. Systems that cannot open folders keep names in order by themselves."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except (PermissionError, IsADirectoryError):
         return
-    except OSError as error:
-        raise _unconfirmed(path, error) from error
     try:
         os.fsync(handle)
     except OSError as error:
         if error.errno not in _NO_FOLDER_SYNC:
-            raise _unconfirmed(path, error) from error
+            raise
     finally:
         with suppress(OSError):  # nothing was written through it
             os.close(handle)
-
-
-def _unconfirmed(path: str, error: OSError) -> SaveError:
-    return SaveError(
-        f"{path} is complete and in place, but the disk did not confirm its name: {error.strerror}",
-        remedy="Until it does, a power failure may bring the older checkpoint back.",
-        path=path,
-        errno=error.errno,
-    )
 
 
 def save_error(error: OSError, path: str, target: str, needed: int, done: str = "saved") -> SaveError:
@@ -247,9 +262,10 @@ def save_error(error: OSError, path: str, target: str, needed: int, done: str = 
 
 def _refused_behind(error: OSError, url: str, done: str) -> SaveError:
     """The same where it was to go to a URL: what a store refused, or the disk on which a folder is put together."""
-    told = isinstance(error, ReadError)
-    cause, remedy = _CAUSES.get(error.errno or 0, ("", ""))
+    if isinstance(error, ReadError):
+        headline = f"{url} was not {done}: {error.headline}"
+        return SaveError(headline, details=error.details, remedy=error.remedy, path=url, errno=error.errno)
     place = tempfile.gettempdir()
-    why = error.headline if told else f"{cause.format(folder=place) or error} (its files are put together in {place})"
-    remedy = error.remedy if told else remedy
+    cause, remedy = _CAUSES.get(error.errno or 0, ("", ""))
+    why = f"{cause.format(folder=place) or error} (its files are put together in {place})"
     return SaveError(f"{url} was not {done}: {why}", remedy=remedy, path=url, errno=error.errno)

@@ -18,20 +18,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from unmoor.errors import SaveError
+from unmoor.errors import FileError, SaveError
 from unmoor.steady import leave_out, refuse_changed
 from unmoor.urls import is_url, name_of
 from unmoor.values.text import listing
 
-from .commit import real_path, sync_folder
+from .commit import not_as_meant, reads_other, real_path, refuse_full, save_error, sync_folder, sync_names
 from .leftovers import LOCK, NEW, OLD, claim, is_for, kept, release, sweep
 
-__all__ = ["Staging", "discard", "left_behind", "publish_folder", "sees", "stage"]
+__all__ = ["Staging", "discard", "left_behind", "publish_folder", "sees", "stage", "staged"]
 
 _TOKEN: Final = ".unmoor-token"  # noqa: S105 - the name of a file
 _ASIDE_NAME: Final = re.compile(r"\.(?P<name>.+)\.unmoor-\d+-[0-9a-f]{8,}\.old", re.DOTALL)
@@ -99,6 +99,32 @@ def stage(path: str, *, own: Callable[[str], bool], whole: Callable[[Collection[
     return staging
 
 
+@contextmanager
+def staged(
+    path: str, needed: int, *, own: Callable[[str], bool], whole: Callable[[Collection[str]], bool] = bool
+) -> Iterator[Staging]:
+    """The hidden folder that `stage` makes, for one process alone, which publishes it within the block.
+
+    Where that fails, the folder is removed, and what the system refused, or was not written as it was meant, is a
+    SaveError. `needed` is about how many bytes will be written.
+    """
+    hidden = ""
+    staging: Staging | None = None
+    try:
+        staging = stage(path, own=own, whole=whole)
+        hidden = staging.beside(path)
+        refuse_full(hidden, needed)
+        yield staging
+    except BaseException as error:
+        if staging is not None:
+            discard(staging, path)
+        if isinstance(error, OSError) and not isinstance(error, SaveError) and not reads_other(error, hidden):
+            raise save_error(error, path, os.path.realpath(path), needed) from error
+        if hidden and isinstance(error, FileError) and error.path.startswith(hidden):
+            raise not_as_meant(error, path) from error
+        raise
+
+
 def sees(staging: Staging, path: str) -> bool:
     """Whether this process sees that very folder beside `path`, waiting a little for a shared file system."""
     place, deadline, pause = os.path.join(staging.beside(path), _TOKEN), time.monotonic() + _PATIENCE, 0.01
@@ -131,7 +157,7 @@ def publish_folder(staging: Staging, path: str) -> None:
     os.unlink(os.path.join(hidden, _TOKEN))
     try:
         _keep_mode(target, hidden)
-        sync_folder(hidden, path)
+        sync_names(hidden)
         refuse_changed()
         older = _put(hidden, target)
     except BaseException:
@@ -246,9 +272,11 @@ def _swapper() -> Callable[[bytes, bytes], int] | None:
 
 def _refuse(target: str, path: str, own: Callable[[str], bool]) -> None:
     """Refuse what must not be replaced: a file, and a folder in which anything else lies."""
-    if not os.path.lexists(target):
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
         return
-    if not os.path.isdir(target):
+    if not stat.S_ISDIR(mode):
         raise SaveError(
             f"{path} was not saved: a file is there, and what is to be written is a folder",
             remedy="Give another path, or remove the file first.",

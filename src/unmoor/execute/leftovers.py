@@ -77,7 +77,8 @@ def claim(target: str, end: str = NEW) -> tuple[str, int]:
 
 def release(path: str, handle: int) -> None:
     """Close and remove a file that was claimed."""
-    os.close(handle)
+    with suppress(OSError):
+        os.close(handle)
     with suppress(OSError):
         os.unlink(path)
 

@@ -159,17 +159,20 @@ class _FileTail:
 
 
 @contextmanager
-def locked(path: str) -> Iterator[tuple[Tail, os.stat_result]]:
+def locked(path: str, *, ours: bool = False) -> Iterator[tuple[Tail, os.stat_result]]:
     """The tail of the file at `path`, kept from others that relocate, and what the system says of the file.
 
-    Raises MachineError where another relocation holds it, OSError as the system gives it.
+    `ours` tells that nobody else knows of the file. Raises MachineError where another relocation holds it, OSError as
+    the system gives it.
     """
     handle = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
-        _lock(handle, path)
+        if not ours:
+            _lock(handle, path)
         yield _FileTail(handle), os.fstat(handle)
     finally:
-        os.close(handle)
+        with suppress(OSError):  # what was written has been synced
+            os.close(handle)
 
 
 def _lock(handle: int, path: str) -> None:

@@ -11,9 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from unmoor.values.listing import Saved
+from unmoor.values.progress import is_name_of_run
 from unmoor.values.run_policy import Best, Keep
 
-__all__ = ["best_of", "expendable", "is_new_best", "metric_of"]
+__all__ = ["best_of", "expendable", "is_new_best", "is_own", "metric_of"]
+
+
+def is_own(row: Saved) -> bool:
+    """Whether a run wrote it. A broken one is told by its name, for it has no number that could be read."""
+    return row.number > 0 or (not row.complete and is_name_of_run(row.name))
 
 
 def expendable(
@@ -21,13 +27,13 @@ def expendable(
 ) -> tuple[str, ...]:
     """The names of the checkpoints that `keep` has no use for, oldest first.
 
-    Only what a run wrote is looked at: rows with a number. `interrupted` are the names of those that hold the state
-    within a step; of them, and of those that cannot be resumed from, a verified one of a later step takes the place.
-    `protected` names stay whatever the policy says.
+    Only what a run wrote is looked at: rows with a number, or with such a name if they are broken. `interrupted` are
+    the names of those that hold the state within a step; of them, and of those that cannot be resumed from, a verified
+    one of the same step or a later one takes the place. `protected` names stay whatever the policy says.
     """
     if keep.last is None:
         return ()
-    ours = sorted((row for row in rows if row.number > 0), key=lambda row: row.number)
+    ours = sorted(filter(is_own, rows), key=lambda row: row.number)
     sound = [row for row in ours if row.complete and row.verified is not False and row.name not in interrupted]
     verified = [row for row in sound if row.verified]
     if not verified:

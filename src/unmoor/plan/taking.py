@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from unmoor.errors import MismatchError, UnsupportedFile, UsageError
 from unmoor.values.catalog import Catalog
+from unmoor.values.progress import VALUES
 from unmoor.values.ranks import RANKS, is_index, saved_world
 from unmoor.values.text import columns, key_text
 
@@ -16,7 +17,7 @@ from .taken import Keys, Taken, remade, with_tree
 
 __all__ = ["Taken", "places_of", "take", "words_of"]
 
-_OF_ITS_FILES: Final = ("storages", "files", "metadata", "save_id", "frame")
+_OF_ITS_FILES: Final = ("storages", "files", "metadata", "save_id", "frame", VALUES)
 _GONE: Final = object()
 
 

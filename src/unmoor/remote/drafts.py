@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from unmoor import urls
 from unmoor.errors import ReadError
 
-from .stores import Facts, Store, facts_of, patiently, refused, store_of
+from .stores import Facts, Store, patiently, refused, store_of
 
-__all__ = ["Draft", "DraftReader", "draft_at"]
+__all__ = ["Draft", "DraftReader", "draft_at", "is_atomic"]
 
 PART: Final = 8 << 20
 """Bytes of a part; four of them are in memory at a time: one is filled, one waits, and fsspec holds two."""
@@ -30,6 +31,11 @@ _MOST_PARTS: Final = 9_000
 _MIB: Final = 1 << 20
 _PROOF: Final = 256 << 10
 """Bytes at each end of an object that are read back, at most."""
+
+ORPHAN: Final = 24 * 3600
+"""Seconds after which an upload that was not completed is one whose process was killed."""
+_IN_ONE_STEP: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf", "oss", "oci", "memory"})
+"""Stores in which an upload appears whole, or a copy does."""
 
 _drafts: dict[str, Draft] = {}
 
@@ -100,19 +106,18 @@ class Draft:
 
     def _proved(self, store: Store) -> str:
         """What is wrong with what a store gives back of the object; "" for nothing."""
-        facts = facts_of(store)
-        if facts.nbytes != self.nbytes:
-            return f"{self.nbytes:,} bytes were sent, and the store has {facts.nbytes:,}"
-        from .reading import RemoteReader
+        from .reading import reader_of
 
-        reader = RemoteReader(store, facts)
-        for start, data in self._ends():
-            seen = bytearray(len(data))
-            done = 0
-            while done < len(seen):
-                done += reader.some_into(start + done, memoryview(seen)[done:])
-            if seen != data:
-                return f"its bytes {start:,} to {start + len(data):,} are not those that were sent"
+        with closing(reader_of(store)) as reader:
+            if reader.size != self.nbytes:
+                return f"{self.nbytes:,} bytes were sent, and the store has {reader.size:,}"
+            for start, data in self._ends():
+                seen = bytearray(len(data))
+                done = 0
+                while done < len(seen):
+                    done += reader.some_into(start + done, memoryview(seen)[done:])
+                if seen != data:
+                    return f"its bytes {start:,} to {start + len(data):,} are not those that were sent"
         return ""
 
     def _ends(self) -> list[tuple[int, bytes]]:
@@ -180,6 +185,14 @@ def _hidden(url: str) -> str:
     return urls.join(urls.parent(url), f".{name}.unmoor-{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
+def is_atomic(url: str) -> bool:
+    """Whether a store puts an object in its place in one step; false where it copies it and removes the other."""
+    from fsspec.spec import AbstractFileSystem
+
+    store = store_of(url)
+    return bool(store.schemes & _IN_ONE_STEP) or type(store.fs).mv is not AbstractFileSystem.mv
+
+
 def _upload(store: Store, hidden: str, part: int) -> _Parts | _Moved:
     """How a store takes an object."""
     from fsspec.spec import AbstractBufferedFile
@@ -189,9 +202,22 @@ def _upload(store: Store, hidden: str, part: int) -> _Parts | _Moved:
             lambda: store.fs.open(store.path, "wb", block_size=part, autocommit=False), store.url, "written"
         )
         if isinstance(handle, AbstractBufferedFile):
+            _give_up_orphans(store)
             return _Parts(store, handle)
         handle.close()
     return _Moved(store, replace(store_of(hidden), url=store.url))
+
+
+def _give_up_orphans(store: Store) -> None:
+    """Abort uploads to this very name that were begun long ago: their parts are kept, and paid for, until then."""
+    if not store.schemes & {"s3", "s3a"}:
+        return
+    bucket, key, _ = store.fs.split_path(store.path)
+    with suppress(Exception):  # this process may not be allowed to list them
+        found = store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+        for row in found.get("Uploads", ()):
+            if row["Key"] == key and time.time() - row["Initiated"].timestamp() > ORPHAN:
+                store.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=row["UploadId"])
 
 
 class _Parts:
@@ -199,6 +225,8 @@ class _Parts:
 
     def __init__(self, store: Store, handle: Any) -> None:
         self._store, self._handle, self.completed = store, handle, False
+        handle.offset = 0
+        patiently(handle._initiate_upload, store.url, "written")
 
     def add(self, data: bytearray) -> None:
         """Send a part; once more, as it is, where that fails in passing."""

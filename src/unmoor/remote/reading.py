@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor import urls
@@ -17,14 +18,16 @@ from unmoor.errors import CorruptFile, NotACheckpoint, ReadError, UsageError
 from unmoor.steady import Reading, Shared
 
 from .drafts import DraftReader, draft_at
-from .stores import Facts, Store, facts_of, is_absent, is_replaced, patiently, store_of
+from .stores import Facts, Store, facts_of, forget, is_absent, is_replaced, made_facts, patiently, store_of
 
-__all__ = ["GRAIN", "RemoteReader", "open_remote"]
+__all__ = ["GRAIN", "RemoteReader", "open_remote", "reader_of"]
 
 GRAIN: Final = 4 << 20
 """Bytes of one request for data: enough that its answer takes longer than its way."""
 BLOCK: Final = 64 << 10
 """Bytes in which small reads are kept."""
+DIRECT: Final = 2 * BLOCK
+"""Bytes from which a read is a request of its own, unless they are kept."""
 _HEAD: Final = 4
 """Blocks that are fetched at the beginning of a file: a mark, a header, or the pickle of most."""
 _TAIL: Final = 8
@@ -32,6 +35,9 @@ _TAIL: Final = 8
 _AHEAD: Final = 16
 """Blocks that are fetched at most where one small read follows another."""
 _KEPT: Final = 256
+_WEB: Final = frozenset({"http", "https"})
+_PINNED: Final = frozenset({"s3", "s3a"})
+"""Stores whose files for reading send the tag of the version that they were opened at."""
 _EMPTY: Final = 3
 """How often a store may answer with nothing."""
 
@@ -41,10 +47,9 @@ class RemoteReader:
 
     grain: Final = GRAIN
 
-    def __init__(self, store: Store, facts: Facts) -> None:
-        self.path, self.size = store.url, facts.nbytes
-        self._store, self._first = store, facts
-        self._fetch, self._pinned, self._handle = _fetcher(store, facts)
+    def __init__(self, store: Store, source: _Source) -> None:
+        self.path, self.size = store.url, source.facts.nbytes
+        self._store, self._source = store, source
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
         self._ahead, self._next = 1, -1
         self._lock = threading.Lock()
@@ -54,19 +59,24 @@ class RemoteReader:
         wanted = min(len(target), self.size - offset)
         if wanted <= 0:
             return 0
-        if wanted >= BLOCK * _TAIL:
-            data = self._asked(offset, min(wanted, GRAIN))
-        else:
+        if wanted < DIRECT or self._holds(offset, wanted):
             data = self._kept(offset, wanted)
+        else:
+            data = self._asked(offset, min(wanted, GRAIN))
         target[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
         """Let it go."""
         self._blocks.clear()
-        if self._handle is not None:
+        if self._source.handle is not None:
             with suppress(Exception):
-                self._handle.close()
+                self._source.handle.close()
+
+    def _holds(self, offset: int, wanted: int) -> bool:
+        """Whether bytes are kept already."""
+        blocks = range(offset // BLOCK, (offset + wanted - 1) // BLOCK + 1)
+        return len(blocks) <= _TAIL and all(number in self._blocks for number in blocks)
 
     def _kept(self, offset: int, wanted: int) -> bytes:
         first, last = offset // BLOCK, (offset + wanted - 1) // BLOCK
@@ -118,7 +128,7 @@ class RemoteReader:
         """One request; fewer bytes where the answer breaks off, never none. Those it has are of the version seen first."""
         for _ in range(_EMPTY):
             try:
-                data = patiently(lambda: self._fetch(offset, offset + nbytes), self.path, "read")
+                data = patiently(lambda: self._source.fetch(offset, offset + nbytes), self.path, "read")
             except (ReadError, OSError, ValueError) as error:
                 raise self._refusal(error) from None
             self._hold(len(data), nbytes)
@@ -133,7 +143,7 @@ class RemoteReader:
                 remedy="Download it first, then give its path.",
                 path=self.path,
             )
-        if not self._pinned and facts_of(self._store).identity != self._first.identity:
+        if not self._source.pinned and facts_of(self._store).identity != self._source.facts.identity:
             raise self._changed("was replaced")
 
     def _refusal(self, error: Exception) -> Exception:
@@ -173,20 +183,27 @@ def open_remote(url: str, reading: Reading | None) -> Iterator[Shared | DraftRea
 
 def opened(url: str) -> RemoteReader:
     """The object behind a URL, as it is now."""
-    store = store_of(url)
+    return reader_of(store_of(url))
+
+
+def reader_of(store: Store) -> RemoteReader:
+    """The object at a place of a store, as it is now."""
+    url = store.url
     try:
-        facts = facts_of(store)
+        source = _source(store)
     except FileNotFoundError:
         raise NotACheckpoint(f"{url} does not exist", remedy=_near(store), path=url) from None
-    if facts.is_folder:
+    except IsADirectoryError:
+        raise NotACheckpoint(f"{url} is a folder, not a checkpoint file", path=url) from None
+    if source.facts.is_folder:
         raise NotACheckpoint(f"{url} is a folder, not a checkpoint file", path=url)
-    if facts.nbytes < 0:
+    if source.facts.nbytes < 0:
         raise UsageError(
-            f"{url} cannot be read in parts: its server does not say how long it is",
+            f"{url} cannot be read in parts: its server does not say how long it is, or gives it whole alone",
             remedy="Download it first, then give its path.",
             path=url,
         )
-    return RemoteReader(store, facts)
+    return RemoteReader(store, source)
 
 
 def _near(store: Store) -> str:
@@ -204,21 +221,37 @@ def _near(store: Store) -> str:
 Fetch = Callable[[int, int], bytes]
 
 
-def _fetcher(store: Store, facts: Facts) -> tuple[Fetch, bool, Any]:
-    """What gives the bytes from one position to another, whether of this version alone, and what to close at last."""
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One version of an object.
+
+    `fetch` gives the bytes from one position to another, of this version alone where it is `pinned`. `handle` is to be
+    closed at last.
+    """
+
+    facts: Facts
+    fetch: Fetch
+    pinned: bool
+    handle: Any = None
+
+
+def _source(store: Store) -> _Source:
     from fsspec.spec import AbstractBufferedFile
 
+    fs, path = store.fs, store.path
     if "memory" in store.schemes:
-        return lambda start, stop: store.fs.cat_file(store.path, start=start, end=stop), False, None
-    web = bool(store.schemes & {"http", "https"})
-    strong = bool(facts.tag) and not facts.tag.startswith("W/")
-    how = {"headers": {**store.fs.kwargs.get("headers", {}), "If-Match": facts.tag}} if web and strong else {}
-    handle = patiently(lambda: store.fs.open(store.path, "rb", cache_type="none", **how), store.url, "opened")
+        return _Source(facts_of(store), lambda start, stop: fs.cat_file(path, start=start, end=stop), pinned=False)
+    forget(store)
+    handle = patiently(lambda: fs.open(path, "rb", cache_type="none"), store.url, "opened")
     if not isinstance(handle, AbstractBufferedFile):
-        return _seeking(handle), False, handle
+        return _Source(facts_of(store), _seeking(handle), False, handle)
+    facts = made_facts(handle.details)
+    pinned = bool(store.schemes & _PINNED)
+    if store.schemes & _WEB and facts.tag and not facts.tag.startswith("W/"):
+        handle.kwargs["headers"] = {**handle.kwargs.get("headers", {}), "If-Match": facts.tag}
+        pinned = True
     fetch: Fetch = handle._fetch_range
-    pinned = (web and strong) or bool(store.schemes & {"s3", "s3a"})
-    return (fetch if store.fs.async_impl else _one_by_one(fetch)), pinned, handle
+    return _Source(facts, fetch if fs.async_impl else _one_by_one(fetch), pinned, handle)
 
 
 def _seeking(handle: Any) -> Fetch:

@@ -16,13 +16,14 @@ from typing import Any, Final, TypeVar
 from unmoor import urls
 from unmoor.errors import ReadError, UsageError
 
-__all__ = ["Facts", "Store", "facts_of", "is_absent", "patiently", "refused", "store_of"]
+__all__ = ["Facts", "Store", "facts_of", "forget", "is_absent", "is_replaced", "made_facts", "patiently",
+           "refused", "status_of", "store_of"]  # fmt: skip
 
 T = TypeVar("T")
 
-TRIES: Final = 6
+TRIES: Final = 4
 """How often a request is made before its failure counts: the store's own library tries several times each."""
-PAUSE: Final = 0.1
+PAUSE: Final = 0.2
 """Seconds before the second try; each further pause is twice the one before."""
 
 _PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -41,6 +42,7 @@ _DEFINITE: Final = (
     ValueError,
 )
 _REPLACED: Final = 412
+_ABSENT: Final = (404, 410)
 _INSTALL: Final = "pip install 'unmoor[remote]'"
 _PACKAGES: Final[Mapping[str, str]] = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
@@ -111,13 +113,14 @@ def store_of(url: str) -> Store:
 
 def facts_of(store: Store) -> Facts:
     """What the store says now, not what was said before. Raises FileNotFoundError, or ReadError."""
-    store.fs.invalidate_cache(_above(store.path))
+    forget(store)
     info = patiently(lambda: store.fs.info(store.path), store.url, "looked up")
     return made_facts(info)
 
 
-def _above(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[0] or path
+def forget(store: Store) -> None:
+    """Have nothing taken from a listing that was made before."""
+    store.fs.invalidate_cache(store.path.rstrip("/").rpartition("/")[0] or store.path)
 
 
 _IDENTITY: Final = ("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "crc32c", "Content-MD5",
@@ -170,7 +173,7 @@ def _may_pass(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status in _PASSING
-    return not isinstance(error, _DEFINITE) and getattr(error, "errno", None) not in (errno.EBUSY, errno.ENOSPC)
+    return not isinstance(error, _DEFINITE) and getattr(error, "errno", None) != errno.ENOSPC
 
 
 def status_of(error: BaseException) -> int | None:
@@ -195,12 +198,15 @@ def _botocore(error: BaseException) -> Any:
 
 def is_replaced(error: BaseException) -> bool:
     """Whether a store refused a read because the object is no longer the one that was asked for."""
-    return status_of(error) == _REPLACED or getattr(error, "errno", None) == errno.EBUSY
+    return status_of(error) == _REPLACED or type(error).__name__ == "FileExpired"
 
 
 def is_absent(error: BaseException) -> bool:
-    """Whether an error says that nothing is there."""
-    return isinstance(error, FileNotFoundError) or status_of(error) == 404  # noqa: PLR2004 - HTTP's own number
+    """Whether an error says that nothing is there; fsspec's for HTTP says so of a server that does not answer too."""
+    status, cause = status_of(error), error.__cause__
+    if status is not None:
+        return status in _ABSENT
+    return isinstance(error, FileNotFoundError) and not type(cause).__module__.startswith("aiohttp")
 
 
 def refused(error: BaseException, url: str, done: str, tries: int = 1) -> ReadError:

@@ -20,7 +20,7 @@ _METRICS: Final = 2
 
 _START: Final = 3
 _NARROWEST: Final = 16
-_WIDEST: Final = 10
+_WIDEST: Final = 12
 """Columns of the mark before a line, of a name at least, of the head of a metric at most."""
 
 
@@ -54,25 +54,24 @@ def _headline(found: Listing) -> str:
 
 def _table(found: Listing, page: Page) -> list[Line]:
     columns = _fitting(found, page)
-    widths = [max(cells(column.head), *map(cells, column.cells)) for column in columns]
+    widths = [column.width for column in columns]
     spare = page.width - _START - sum(widths) - 2 * (len(columns) - 1)
     names = next(number for number, column in enumerate(columns) if column.head == "name")
-    widths[names] = max(_NARROWEST, widths[names] + min(spare, 0))
-    heads = Line(_row("", [column.head for column in columns], columns, widths, page), "hint")
-    lines = [heads]
+    widths[names] = max(min(_NARROWEST, widths[names]), widths[names] + min(spare, 0))
+    lines = [Line(_row("", [column.head for column in columns], columns, widths, page), "hint")]
+    below = _START + sum(widths[:names]) + 2 * names + 2
     for number, row in enumerate(found.rows):
         mark = "->" if row is found.newest else ""
         text = _row(mark, [column.cells[number] for column in columns], columns, widths, page)
         lines.append(Line(text, "" if row.complete else "error"))
-        lines += _below(row, page)
+        lines += _below(row, page, " " * below, chosen=row is found.newest)
     return lines
 
 
-def _below(row: Saved, page: Page) -> list[Line]:
-    """What is said under the line of a checkpoint: why it cannot be resumed from, and what else to know."""
+def _below(row: Saved, page: Page, indent: str, *, chosen: bool) -> list[Line]:
+    """What is said under the line of a checkpoint: why it cannot be resumed from; what to know of the chosen one."""
     said = [] if row.complete else [(f"cannot be resumed from: {row.why}", "error")]
-    said += [(note, "hint") for note in row.notes]
-    indent = " " * (_START + 2)
+    said += [(note, "hint") for note in row.notes if chosen]
     return [
         Line(line, tone) for text, tone in said for line in page.wrap(plain(text), first=indent, rest=f"{indent}  ")
     ]
@@ -86,18 +85,19 @@ class _Column(NamedTuple):
     right: bool = False
     goes: int = 0
 
+    @property
+    def width(self) -> int:
+        """What its head or its longest cell takes."""
+        return max(cells(self.head), *map(cells, self.cells))
+
 
 def _fitting(found: Listing, page: Page) -> list[_Column]:
-    """The columns that fit the page, the first to go left out as far as need be."""
+    """The columns that fit the page, the first to go left out as far as need be; names are elided before that."""
     columns = [column for column in _columns(found) if any(column.cells)]
     while True:
-        narrow = sum(
-            min(_NARROWEST, longest) if column.head == "name" else longest
-            for column in columns
-            for longest in [max(cells(column.head), *map(cells, column.cells))]
-        )
+        least = sum(min(column.width, _NARROWEST) if column.head == "name" else column.width for column in columns)
         last = max(columns, key=lambda column: column.goes)
-        if narrow + 2 * (len(columns) - 1) + _START <= page.width or not last.goes:
+        if least + 2 * (len(columns) - 1) + _START <= page.width or not last.goes:
             return columns
         columns.remove(last)
 

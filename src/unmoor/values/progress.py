@@ -1,4 +1,4 @@
-"""How far a run was, told by the plain values of a checkpoint, or else by its name. Pure; one table for all dialects."""
+"""How far a run was, told by the plain values of a checkpoint, or else by its name. One table for all dialects; pure."""
 
 from __future__ import annotations
 
@@ -61,19 +61,22 @@ _ODD: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 MISSING: Final = object()
 """Stands for what is not there."""
 
-_RUN_NAME: Final = re.compile(r"step_(\d{9,18})(?:\.pt)?")
+_RUN_NAME: Final = re.compile(r"step_(\d{9,18})(?:-\d+)?(?:\.interrupted)?(?:\.pt)?")
 _SUFFIXES: Final = re.compile(r"(?:\.(?:pt|pth|ckpt|safetensors|bin|tar|pkl|model|index|json))+$", re.IGNORECASE)
-_STEP_WORDS: Final = re.compile(r"(?:^|[^a-z])(?:global_?)?(?:steps?|iters?|iterations?|updates?)[=_-]*0*?(\d{1,18})(?!\d)")
+_STEP_WORDS: Final = re.compile(
+    r"(?:^|[^a-z])(?:global_?)?(?:steps?|iters?|iterations?|updates?)[=_-]*(\d{1,18})(?!\d)"
+)
 _EPOCH_WORDS: Final = re.compile(r"(?:^|[^a-z])(?:epochs?|ep)[=_-]*(\d{1,18})(?!\d)")
 _WORDS: Final = (
     "model", "net", "network", "weights", "state", "states", "ckpt", "checkpoint", "checkpoints", "chkpt", "cp", "ema",
-    "opt", "optim", "optimizer", "snapshot", "save", "saved", "params", "generator", "discriminator", "gen", "disc", "it",
+    "opt", "optim", "optimizer", "snapshot", "save", "saved", "params", "generator", "discriminator", "gen", "disc",
+    "it",
 )  # fmt: skip
 """Words that a number of steps may follow without anything between, as no name of an architecture is."""
 _LAST: Final = re.compile(
     r"(?:^|[^a-z0-9]|(?<![a-z])(?:" + "|".join(_WORDS) + r"))(\d{1,18})(?![0-9a-z])"
 )  # fmt: skip
-_DECIMAL: Final = re.compile(r"\d+\.\d+(?:e-?\d+)?")
+_DECIMAL: Final = re.compile(r"\d+(?:\.\d+)?e-?\d+|\d+\.\d+")
 _MOMENT: Final = re.compile(r"(?:19|20)\d{2}-?\d{2}-?\d{2}(?:[t_-]?\d{2}[-:]?\d{2}(?:[-:]?\d{2})?)?(?!\d)")
 _OTHER_COUNTS: Final = re.compile(r"(?:^|[^a-z])(?:rank|part|shard|seed|fold|version|v|gpu|run|exp|stage)[=_-]*\d+")
 

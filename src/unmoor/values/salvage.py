@@ -12,17 +12,19 @@ __all__ = ["Lost", "Salvage"]
 class Lost:
     """A tensor whose data is not what was saved, or is not there: its path, its role, and why.
 
-    `kept` tells that it was written all the same, as it is, on request.
+    `kept` tells that it was written all the same, as it is, on request. Not a `tensor` is a plain value that a folder
+    kept in an item of its own.
     """
 
     path: str
     role: str
     why: str
     kept: bool = False
+    tensor: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The loss as plain JSON values."""
-        return {"path": self.path, "role": self.role, "why": self.why, "kept": self.kept}
+        return {"path": self.path, "role": self.role, "why": self.why, "kept": self.kept, "tensor": self.tensor}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.errors import SaveError
 from unmoor.execute.archive import Record, torch_records, torch_trailer, write_archive
@@ -16,7 +15,7 @@ from unmoor.values.report import Receipt
 from unmoor.values.text import format_shape
 
 from .converting_meter import Meter
-from .saving import writer
+from .saving import head, writer
 from .writing import MANIFEST, archive_name, storage_spans
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def write_torch(target: str, content: Content, taken: Taken, sources: Sources, m
     needed = sum(record.nbytes for record in records)
     meter.total(needed)
     with publish(target, needed=needed, durability="disk", check=check) as temporary:
-        write_archive(
+        written = write_archive(
             temporary,
             records,
             name=archive_name(target),
@@ -62,12 +61,12 @@ def write_torch(target: str, content: Content, taken: Taken, sources: Sources, m
             buffer_bytes=sources.buffer_bytes,
             progress=meter.progress,
         )
-    return Receipt(target, places.tree_bytes(target), 0.0, {}, converted=tuple(content.converted))
+    return Receipt(target, written.nbytes, 0.0, {}, converted=tuple(content.converted))
 
 
 def _manifest(content: Content, crcs: Crcs, own: Mapping[str, Any] | None) -> Record:
     """What the source's own manifest says of roles and ranks, and where things lie now."""
-    common = {"manifest": 1, "world_size": 1, "roles": {}, **(own or {})}
+    common = {**head(content), "world_size": 1, "roles": {}, **(own or {})}
     arrays = [list(keys) for keys in content.arrays]
     told = {**common, **writer(), "numpy": arrays, "storages": storage_spans(crcs)}
     text = json.dumps(told, separators=(",", ":"))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.errors import UsageError
 from unmoor.execute.commit import publish
@@ -56,8 +55,8 @@ def write_flat_nodes(target: str, content: Content, taken: Taken, sources: Sourc
     head, order = head_of(flat, list(flat.nodes), target)
     needed = len(head) + sum(bytes_of(flat.nodes[name]) for name in order)
     with publish(target, needed=needed, durability="disk", check=check) as temporary:
-        write_file(temporary, flat, head, order, sources, meter)
-    return Receipt(target, places.tree_bytes(target), 0.0, {}, converted=(*content.converted, *flat.converted))
+        nbytes = write_file(temporary, flat, head, order, sources, meter)
+    return Receipt(target, nbytes, 0.0, {}, converted=(*content.converted, *flat.converted))
 
 
 def flat_of(target: str, content: Content, taken: Taken) -> Flat:
@@ -94,10 +93,10 @@ def head_of(flat: Flat, names: Sequence[str], target: str) -> tuple[bytes, list[
     return flat_head(rows, order, aliases, target), order
 
 
-def write_file(path: str, flat: Flat, head: bytes, order: Sequence[str], sources: Sources, meter: Meter) -> None:
-    """Write one file, tensor after tensor."""
+def write_file(path: str, flat: Flat, head: bytes, order: Sequence[str], sources: Sources, meter: Meter) -> int:
+    """Write one file, tensor after tensor; its length."""
     data = [(bytes_of(flat.nodes[name]), sources.of_tensor(flat.nodes[name])) for name in order]
-    write_flat(path, head, data, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
+    return write_flat(path, head, data, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
 
 
 def _flat(content: Content, taken: Taken) -> Flat:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from unmoor import places
 from unmoor.distributed.saving import Writer
 from unmoor.distributed.stored_boxes import BOX_BYTES, save_stored, share_stored
-from unmoor.errors import SaveError, UsageError
-from unmoor.execute.commit import refuse_full, save_error
-from unmoor.execute.folder_commit import discard, stage
+from unmoor.errors import UsageError
+from unmoor.execute.folder_commit import staged
 from unmoor.plan.kept_in_folder import not_kept
 from unmoor.values.frames import FrameError
 from unmoor.values.nodes import kind_of
 from unmoor.values.report import Receipt
 
 from .converting_meter import Meter
-from .saving import writer
+from .saving import head, writer
 from .saving_folder import Completion, is_own, is_whole
 
 if TYPE_CHECKING:
@@ -52,26 +52,18 @@ def write_folder(target: str, content: Content, taken: Taken, sources: Sources, 
     promise = {entry.keys: (entry.shape, entry.dtype) for entry in taken.tensors}
     needed = sum(entry.nbytes for entry in taken.tensors)
     meter.total(needed)
-    try:
-        staging = stage(target, own=is_own, whole=is_whole)
-        try:
-            folder = staging.beside(target)
-            refuse_full(folder, needed)
-            complete = Completion(staging, target, manifest, promise)
-            save_stored(share, Writer(folder, path=target, share=share, complete=complete, progress=meter.progress))
-        except BaseException:
-            discard(staging, target)
-            raise
-    except SaveError:
-        raise
-    except OSError as error:
-        raise save_error(error, target, os.path.realpath(target), needed) from error
-    nbytes = places.tree_bytes(target)
+    nbytes = needed
+    with staged(target, needed, own=is_own, whole=is_whole) as staging:
+        complete = Completion(staging, target, manifest, promise)
+        folder = staging.beside(target)
+        save_stored(share, Writer(folder, path=target, share=share, complete=complete, progress=meter.progress))
+    with suppress(OSError):
+        nbytes = places.tree_bytes(target)
     return Receipt(
         target, nbytes, 0.0, {}, converted=(*content.converted, *not_kept(taken.tensors, box_bytes=BOX_BYTES))
     )
 
 
 def _manifest(content: Content, own: Mapping[str, Any] | None, frame: Any) -> dict[str, Any]:
-    common = {"manifest": 1, "world_size": 1, "roles": {}, **(own or {})}
+    common = {**head(content), "world_size": 1, "roles": {}, **(own or {})}
     return {**common, **writer(), "numpy": [list(keys) for keys in content.arrays], "frame": frame}

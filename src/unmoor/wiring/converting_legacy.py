@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.execute.commit import publish
 from unmoor.execute.flat_file import write_flat
@@ -43,8 +42,7 @@ def write_legacy(target: str, content: Content, taken: Taken, sources: Sources, 
         hold_against(describe_file(temporary).tensors, taken.tensors, target)
 
     with publish(target, needed=len(head) + needed, durability="disk", check=check) as temporary:
-        write_flat(temporary, head, parts, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
-    nbytes = places.tree_bytes(target)
+        nbytes = write_flat(temporary, head, parts, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
     return Receipt(target, nbytes, 0.0, {}, converted=tuple(content.converted), findings=(_BARE, *_newer(taken)))
 
 

@@ -10,11 +10,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from unmoor import places
 from unmoor.describe import describe_path
-from unmoor.errors import SaveError
-from unmoor.execute.commit import refuse_full, save_error
-from unmoor.execute.folder_commit import discard, publish_folder, stage
+from unmoor.execute.folder_commit import publish_folder, staged
 from unmoor.values.report import Receipt
 
 from .converting_file import hold_against
@@ -42,29 +39,20 @@ def write_shards(
     total = sum(bytes_of(node) for node in flat.nodes.values())
     meter.total(total)
     shards = _shards(flat, most)
-    try:
-        staging = stage(target, own=lambda name: _OWN.fullmatch(name) is not None)
-        try:
-            folder = staging.beside(target)
-            refuse_full(folder, total)
-            for name, held in shards.items():
-                head, order = head_of(flat, held, target)
-                write_file(os.path.join(folder, name), flat, head, order, sources, meter)
-                _sync(os.path.join(folder, name))
-            whole = _index(folder, shards, total)
-            meant = [entry for entry in taken.tensors if entry.path in flat.nodes]
-            hold_against(describe_path(whole).tensors, meant, target)
-            publish_folder(staging, target)
-        except BaseException:
-            discard(staging, target)
-            raise
-    except SaveError:
-        raise
-    except OSError as error:
-        raise save_error(error, target, os.path.realpath(target), total) from error
-    names = tuple(sorted(places.names(target)))
-    nbytes = places.tree_bytes(target)
-    return Receipt(target, nbytes, 0.0, {}, converted=(*content.converted, *flat.converted)), names
+    with staged(target, total, own=lambda name: _OWN.fullmatch(name) is not None) as staging:
+        folder = staging.beside(target)
+        sizes = {}
+        for name, held in shards.items():
+            head, order = head_of(flat, held, target)
+            sizes[name] = write_file(os.path.join(folder, name), flat, head, order, sources, meter)
+            _sync(os.path.join(folder, name))
+        whole = _index(folder, shards, total)
+        sizes[os.path.basename(whole)] = os.stat(whole).st_size
+        meant = [entry for entry in taken.tensors if entry.path in flat.nodes]
+        hold_against(describe_path(whole).tensors, meant, target)
+        publish_folder(staging, target)
+    told = (*content.converted, *flat.converted)
+    return Receipt(target, sum(sizes.values()), 0.0, {}, converted=told), tuple(sorted(sizes))
 
 
 def _shards(flat: Flat, most: int) -> dict[str, list[str]]:

@@ -40,6 +40,9 @@ def place(path: str) -> str:
     files = [path]
     if os.path.isdir(path):
         files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    elif not os.path.lexists(path):  # `*` and what the names of one step's files end in
+        folder, name = os.path.split(path)
+        files = sorted(os.path.join(folder, other) for other in os.listdir(folder or ".") if other.endswith(name[1:]))
     digest = hashlib.sha256()
     for file in files:
         found = os.stat(file)

@@ -78,8 +78,8 @@ def checked(row: Saved, check: Check) -> Saved:
     try:
         made = check(row.path)
     except (UnmoorError, OSError) as error:
-        why = error.headline if isinstance(error, UnmoorError) else str(error.strerror or error)
-        return replace(row, verified=False, complete=False, why=why.removeprefix(row.path).lstrip(": "))
+        why = error.headline if isinstance(error, UnmoorError) else f"cannot be read: {error.strerror or error}"
+        return replace(row, verified=False, complete=False, why=_short(why, row.path))
     if made.ok:
         return replace(row, verified=True if made.records else None)
     return replace(row, verified=False, complete=False, why=_why(made))
@@ -92,8 +92,13 @@ def _why(made: Verification) -> str:
     if made.faults:
         first = made.faults[0]
         said = first.message if first.kind == "structure" else f"{first.place}: {first.message}"
-        return said.removeprefix(made.path).lstrip(": ")
+        return _short(said, made.path)
     return next(finding.message for finding in made.findings if finding.severity in ("danger", "error"))
+
+
+def _short(said: str, path: str) -> str:
+    """A sentence without the path that the row names already."""
+    return said.removeprefix(path).lstrip(": ").removeprefix("is ")
 
 
 def _none(found: Listing, passed: Sequence[Saved]) -> NotACheckpoint:
@@ -123,12 +128,17 @@ def listed(folder: str | os.PathLike[str]) -> Listing:
 
 
 def _with_notes(folder: str, rows: Sequence[Saved]) -> Iterator[Saved]:
-    """The rows, those as verified that a run noted and nobody has changed since."""
+    """The rows with what a run noted: which were verified and not changed since; which save a broken one was."""
     notes = noted(folder)
     there = {entry.name: entry for entry in entries(folder)} if notes else {}
     for row in rows:
-        entry = there.get(row.name) if row.complete and row.name in notes else None
-        yield replace(row, verified=True) if entry is not None and stamp(entry) == notes[row.name] else row
+        note, entry = notes.get(row.name), there.get(row.name)
+        if note is None or entry is None:
+            yield row
+        elif row.complete:
+            yield replace(row, verified=True) if stamp(entry) == note.stamp else row
+        else:
+            yield replace(row, number=row.number or note.number)
 
 
 def _pointed(folder: str, pointers: Sequence[Pointer], rows: Sequence[Saved]) -> Iterator[str]:

@@ -80,12 +80,13 @@ def relocated_zip(
 ) -> Iterator[RelocatedFile]:
     """Give the zip at `path` the tags of `made`, when the block ends: until then it can be taken back unseen.
 
-    `seen` is what the system said of the file when it was described, `name` what errors call it. Raises SaveError, and
+    `seen` is what the system said of the file when it was described, `name` what errors call one that is being made.
+    Raises SaveError, and
     leaves the old file, where the disk fails, the file was written to meanwhile, or what was written does not read back
     as it was meant.
     """
     try:
-        with locked(path) as (tail, now), open_reader(path) as reader:
+        with locked(path, ours=bool(name)) as (tail, now), open_reader(path) as reader:
             refuse_other(path, seen, now)
             new = _new(reader, catalog, made)
             with append(tail, new.added):

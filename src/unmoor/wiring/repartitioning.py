@@ -19,8 +19,8 @@ from unmoor.describe.zero_files import RankFile, Ranks, find_step, read_ranks
 from unmoor.distributed.zero_trees import ZeroTrees, model_trees
 from unmoor.errors import SaveError, UnsupportedFile, UsageError
 from unmoor.execute.archive import torch_records, torch_trailer, write_archive
-from unmoor.execute.commit import refuse_full, save_error, sync_folder
-from unmoor.execute.folder_commit import Staging, discard, publish_folder, stage
+from unmoor.execute.commit import sync_names
+from unmoor.execute.folder_commit import publish_folder, staged
 from unmoor.execute.opening import open_spans
 from unmoor.execute.reading import OpenSpan
 from unmoor.execute.sinks import Blob
@@ -156,11 +156,8 @@ def _write_folder(job: _Job, target: str, step: str, open_span: OpenSpan, catalo
     needed = sum(storage.nbytes for tree in job.trees.values() for storage in storages_of(tree))
     scripts = [n for n in (os.listdir(job.source) if step else ()) if n.endswith(".py")]
     own = {folder, _LATEST, *scripts}
-    staging: Staging | None = None
-    try:
-        staging = stage(target, own=own.__contains__)
+    with staged(target, needed, own=own.__contains__) as staging:
         hidden = staging.beside(target)
-        refuse_full(hidden, needed)
         os.mkdir(os.path.join(hidden, folder))
         nbytes = sum(_write_file(job, os.path.join(hidden, name), tree, open_span) for name, tree in job.trees.items())
         for script in scripts:
@@ -169,16 +166,9 @@ def _write_folder(job: _Job, target: str, step: str, open_span: OpenSpan, catalo
             latest.write(folder)
         for name in (*scripts, _LATEST):
             _sync(os.path.join(hidden, name))
-        sync_folder(os.path.join(hidden, folder), target)
+        sync_names(os.path.join(hidden, folder))
         _hold_against(describe_zero(hidden), catalog, target)
         publish_folder(staging, target)
-    except OSError as error:
-        if isinstance(error, SaveError):
-            raise
-        raise save_error(error, target, os.path.realpath(target), needed) from error
-    finally:
-        if staging is not None:
-            discard(staging, target)
     return nbytes
 
 

@@ -9,12 +9,13 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 from typing import Final
 
 from unmoor.errors import SaveError, UsageError
 from unmoor.execute.leftovers import hidden_name, sweep
-from unmoor.places import exists, is_folder, join, remove
-from unmoor.plan.retention import expendable
+from unmoor.places import exists, is_folder, join, name_of, remove
+from unmoor.plan.retention import expendable, is_own
 from unmoor.values.listing import Saved
 from unmoor.values.run_policy import Keep
 from unmoor.values.text import count, listing
@@ -87,6 +88,7 @@ class RunFolder:
         """Note whether a checkpoint holds; the row as it is now."""
         made = replace(next(row for row in self.rows if row.name == name), verified=verified)
         self.rows = [made if row.name == name else row for row in self.rows]
+        self._stamps.pop(name, None)
         if verified:
             with suppress(OSError):
                 found = stamp_of(self.path, name)
@@ -94,9 +96,14 @@ class RunFolder:
         self._write_notes()
         return made
 
+    def doubt(self, path: str) -> None:
+        """Note that a checkpoint does not hold after all, if it is one of these."""
+        if any(row.path == path for row in self.rows):
+            self.note(name_of(path), verified=False)
+
     def retire(self, keep: Keep) -> None:
         """Delete what the policy has no use for. What cannot be deleted stays, and is tried again the next time."""
-        half = [row.name for row in self.rows if HALF in row.name]
+        half, gone = [row.name for row in self.rows if HALF in row.name], False
         for name in expendable(self.rows, keep, self.protected, interrupted=half):
             path = join(self.path, name)
             try:
@@ -107,20 +114,24 @@ class RunFolder:
             self.rows = [row for row in self.rows if row.name != name]
             self._stamps.pop(name, None)
             self._diary.note("removed", f"deleted {name}", path=path)
-        self._write_notes()
+            gone = True
+        if gone:
+            self._write_notes()
 
     def candidates(self) -> list[Saved]:
         """What a run may go on from, the newest first."""
         return [row for row in reversed(self.rows) if row.complete and HALF not in row.name]
 
     def broken(self) -> list[Saved]:
-        """What cannot be resumed from, as far as was looked; the newest first."""
-        return [row for row in reversed(self.rows) if not row.complete]
+        """What is newer than all that a run may go on from, and cannot be resumed from; the newest first."""
+        good = {row.name for row in self.candidates()}
+        newer = takewhile(lambda row: row.name not in good, reversed(self.rows))
+        return [row for row in newer if not row.complete]
 
     def _look(self) -> None:
-        found = listed(self.path)
-        self.rows = sorted((row for row in found if row.number > 0), key=lambda row: row.number)
-        self.foreign = tuple(row for row in found if row.number <= 0)
+        found = listed(self.path).rows
+        self.rows = [row for row in reversed(found) if is_own(row)]
+        self.foreign = tuple(row for row in found if not is_own(row))
         self._number = max((row.number for row in self.rows), default=0)
         stamps = ((row.name, stamp_of(self.path, row.name)) for row in self.rows if row.verified)
         self._stamps = {name: stamp for name, stamp in stamps if stamp is not None}

@@ -143,7 +143,8 @@ class RunLoop:
             return None
         if not self._opened:
             self._open()
-            self._refuse_overrun(0)
+        if self.resumed is None and not self.saver.last:
+            self._refuse_overrun(self.step)
         done = self.step if step is None else whole_number(step)
         if done is None or done < 0:
             raise UsageError(f"save(step={step!r}) is no number of steps", remedy="Pass the number of steps done.")

@@ -14,7 +14,6 @@ from typing import Any, Final
 from unmoor.describe.glance import glance_file
 from unmoor.errors import CorruptFile, FileError, MachineError, NotACheckpoint, RankError, UnmoorError, UsageError
 from unmoor.places import is_folder, name_of
-from unmoor.values.listing import Saved
 from unmoor.values.progress import RUN, number, progress, step_in
 from unmoor.values.report import Report
 
@@ -73,6 +72,8 @@ def resume_run(
             if not _may_go_on(error) or choice.named:
                 raise
             failures.append((path, error))
+            if council.rank == 0 and isinstance(error, FileError):
+                folder.doubt(path)
             diary.note("passed", f"passed over {name_of(path)}: {_line(error)}", path=path, warn=True)
             continue
         return _resumed(path, _with_passed(report, failures), choice, diary)
@@ -89,7 +90,7 @@ def _choose(folder: RunFolder, diary: Diary, source: str | None) -> dict[str, An
     origin = _record(own[0].path).get("origin", "") if own else ""
     place = os.path.abspath(source) if source is not None and "://" not in source else source or ""
     if source is None or (own and place == origin):
-        _tell_broken(folder, diary, own)
+        _tell_broken(folder, diary)
         return {"paths": [row.path for row in own], "origin": origin, "named": False}
     rows = [row for row in listed(source) if row.number > 0] if is_folder(source) else []
     inside = [row.path for row in rows if row.complete and HALF not in row.name]
@@ -159,12 +160,10 @@ def _line(error: Exception) -> str:
     return error.headline if isinstance(error, UnmoorError) else f"{type(error).__name__}: {error}"
 
 
-def _tell_broken(folder: RunFolder, diary: Diary, own: Sequence[Saved]) -> None:
-    """Say what was passed over for being broken at a glance: what is newer than the newest that is not."""
-    newest = own[0].number if own else 0
+def _tell_broken(folder: RunFolder, diary: Diary) -> None:
+    """Say what was passed over for being broken at a glance."""
     for row in folder.broken():
-        if row.number > newest:
-            diary.note("passed", f"passed over {row.name}: {row.why}", path=row.path, warn=True)
+        diary.note("passed", f"passed over {row.name}: {row.why}", path=row.path, warn=True)
 
 
 def _refuse_fresh(folder: str, failures: Sequence[tuple[str, Exception]], otherwise: str) -> None:

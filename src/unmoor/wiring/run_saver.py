@@ -23,7 +23,7 @@ from .pending import Pending
 from .run_clock import now
 from .run_council import Council
 from .run_diary import Diary
-from .run_folder import RunFolder
+from .run_folder import HALF, RunFolder
 from .verifying import verify_path
 
 __all__ = ["Saver", "Write"]
@@ -134,12 +134,12 @@ class Saver:
         self.failure = None
         size = format_bytes(receipt.nbytes)
         self._diary.note("saved", f"saved {row.name}, {size}", path=row.path, step=row.step)
-        self.last = row
+        self._known(row)
         if self._council.rank:
             return
         self._folder.add(row)
         why = self._why_not(row.path)
-        self.last = self._folder.note(row.name, verified=not why)
+        self._known(self._folder.note(row.name, verified=not why))
         if why:
             self.saved = before
             said = f"{row.path} was written and does not hold: {why}; older checkpoints were kept"
@@ -147,6 +147,10 @@ class Saver:
             return
         self._diary.note("verified", f"{row.name} was read back: every checksum holds", path=row.path, step=row.step)
         self._folder.retire(self._policy.keep)
+
+    def _known(self, row: Saved) -> None:
+        if HALF not in row.name:
+            self.last = row
 
     def _why_not(self, path: str) -> str:
         """Why a checkpoint that was just written does not hold, "" where it does."""

@@ -68,7 +68,8 @@ def lost_findings(salvage: Salvage | None) -> list[Finding]:
     kept = [one for one in salvage.lost if one.kept] if salvage is not None else []
     found = []
     if lost:
-        message = f"{count(len(lost), 'tensor')} could not be rescued: {listing([one.path for one in lost])}"
+        word = "tensor" if all(one.tensor for one in lost) else "value"
+        message = f"{count(len(lost), word)} could not be rescued: {listing([one.path for one in lost])}"
         remedy = 'restore(..., missing="fresh") goes on with what there is'
         found.append(Finding("lost-data", "error", "", message, remedy))
     if kept:

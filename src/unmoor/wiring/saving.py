@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Final
 
 from unmoor.filing import path_text
 from unmoor.live.content import TORCH_VERSION, Content
 from unmoor.live.pickling import StorageBlob, pickle_tree
 from unmoor.live.rings import rings_for
 from unmoor.report.restore import receipt_text
+from unmoor.urls import is_url
 from unmoor.values.catalog import Catalog
 from unmoor.values.progress import VALUES, told
 from unmoor.values.ranks import RANKS
@@ -67,8 +68,21 @@ def receipt_of(path: str, content: Content, nbytes: int, seconds: float) -> Rece
         counts=content.counts(),
         converted=tuple(content.converted),
         findings=tuple(content.findings),
+        notes=_notes(path),
     )
     return replace(receipt, text=receipt_text(receipt))
+
+
+def _notes(path: str) -> tuple[tuple[str, str], ...]:
+    """What is to be known of the place."""
+    if not is_url(path):
+        return ()
+    from unmoor.remote.drafts import is_atomic
+
+    return () if is_atomic(path) else (("place", _COPIES),)
+
+
+_COPIES: Final = "this store copies and then deletes where others rename: a save cut off there may leave half an object"
 
 
 def _manifest(content: Content) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from unmoor import places
 from unmoor.describe import describe_file
 from unmoor.errors import SaveError, UsageError
 from unmoor.execute.commit import publish
@@ -52,10 +51,10 @@ def write_safetensors(
     with publish(path, needed=needed, durability="disk", check=check) as temporary:
         data = [(blob.nbytes, blob) for blob in blobs.values()]
         buffers = rings_for(blob.device for blob in blobs.values())
-        write_flat(temporary, head, data, buffer_bytes=buffer_bytes, progress=progress, buffers=buffers)
+        nbytes = write_flat(temporary, head, data, buffer_bytes=buffer_bytes, progress=progress, buffers=buffers)
     receipt = Receipt(
         path=path,
-        nbytes=places.tree_bytes(path),
+        nbytes=nbytes,
         seconds=time.perf_counter() - begin,
         counts={flat.role: (len(blobs), sum(blob.nbytes for blob in blobs.values()))},
         converted=tuple(flat.converted),

@@ -1,0 +1,295 @@
+"""What goes wrong around a run: steps that raise, disks that refuse, saves that are slow or do not hold."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+import torch
+
+import unmoor
+from unmoor import api
+from unmoor.wiring import run_clock, run_loop, run_saver
+
+from .small import Training, damage, kinds, names, the_run, trained
+
+
+class Broke(Exception):
+    """Raised within a step."""
+
+
+def breaks(folder, at, **policy):
+    """A run that an exception leaves within a step, after half of that was done."""
+    training = Training()
+    run = the_run(folder, training, **policy)
+    try:
+        for step in run.steps(run.resume(), 9):
+            training.step(step)
+            if step == at:
+                raise Broke
+    except Broke:
+        pass
+    run.close()
+    return training, run
+
+
+def test_an_exception_within_a_step_is_no_end_of_a_step(tmp_path):
+    """The state there is saved under a name that resume never takes by itself; asked for, it is what it was."""
+    with pytest.warns(UserWarning, match=r"step_000000005\.interrupted\.pt, which resume\(\) does not take"):
+        training, run = breaks(tmp_path, 5)
+    assert names(tmp_path) == ["step_000000002.pt", "step_000000004.pt", "step_000000005.interrupted.pt"]
+    assert kinds(run)[-1] == "interrupted"
+    assert run.last.name == "step_000000004.pt"
+    again = Training()
+    with the_run(tmp_path, again) as run:
+        assert run.resume() == 4
+        assert unmoor.latest(tmp_path).name == "step_000000004.pt"
+    other = Training(seed=4)
+    with the_run(tmp_path / "new", other) as run:
+        assert run.resume(from_=tmp_path / "step_000000005.interrupted.pt") == 5
+    assert other.digest() == training.digest()
+
+
+def test_it_goes_once_the_run_is_past_it(tmp_path):
+    """What was saved within a step is of no use once that step is safe; of several the newest stays."""
+    with pytest.warns(UserWarning, match="interrupted"):
+        breaks(tmp_path, 4, every=4)
+        breaks(tmp_path, 5, every=4)
+    assert names(tmp_path) == ["step_000000004.pt", "step_000000005.interrupted.pt"]
+    whole, _ = trained(tmp_path / "whole", 9)
+    training, _ = trained(tmp_path, 9, every=4)
+    assert training.digest() == whole.digest()
+    assert names(tmp_path)[:-1] == ["step_000000004.pt", "step_000000008.pt", "step_000000009.pt"]
+
+
+def test_nothing_is_saved_of_it_where_that_is_asked_for(tmp_path):
+    """on_exception="leave"."""
+    _, run = breaks(tmp_path, 5, on_exception="leave")
+    assert names(tmp_path) == ["step_000000002.pt", "step_000000004.pt"]
+    assert kinds(run)[-1] == "left"
+
+
+def test_the_exception_is_the_one_that_is_seen(tmp_path, monkeypatch):
+    """A save of the broken step that fails too hides nothing."""
+    training = Training()
+    run = the_run(tmp_path, training)
+    with pytest.raises(Broke), pytest.warns(UserWarning, match="the state within step 3 was not saved: no memory"):
+        for step in run.steps(run.resume(), 9):
+            if step == 3:
+                monkeypatch.setattr(api, "save", refusing(MemoryError("no memory")))
+                raise Broke
+
+
+def test_break_is_told(tmp_path):
+    """A loop that is left by break cannot know if the step was done: the caller says so, or calls stop()."""
+    training = Training()
+    run = the_run(tmp_path, training, every=None, on_exception="leave")
+    for step in run.steps(run.resume(), 9):
+        training.step(step)
+        if step == 3:
+            break
+    with pytest.raises(unmoor.UsageError, match=r"run\.save\(step=4\) if it was"):
+        run.save()
+    assert run.save(step=4).step == 4
+    run.close()
+    assert trained(tmp_path, 9)[0].taken == [4, 5, 6, 7, 8]
+
+
+def refusing(error):
+    """A save that fails."""
+
+    def save(*_, **__):
+        raise error
+
+    return save
+
+
+FULL = unmoor.SaveError("run was not saved: the disk is full", errno=errno.ENOSPC)
+
+
+@pytest.mark.parametrize("error", [FULL, OSError(errno.EIO, "Input/output error")], ids=["full", "EIO"])
+def test_a_save_that_fails_does_not_end_the_run(tmp_path, monkeypatch, error):
+    """The user is warned, the run goes on, the next save that is due is made, and nothing was deleted."""
+    real, failing = api.save, {4, 6}
+
+    def save(path, *args, run, **how):
+        if run["step"] in failing:
+            raise error
+        return real(path, *args, run=run, **how)
+
+    monkeypatch.setattr(api, "save", save)
+    with pytest.warns(UserWarning, match="the last checkpoint is step_000000002.pt; the run goes on") as told:
+        training, run = trained(tmp_path, 9, lambda run, _, step: run.log(loss=step), keep_last=1)
+    assert len(told) == 2
+    assert training.taken == list(range(9))
+    assert kinds(run).count("failed") == 2
+    assert names(tmp_path) == ["step_000000009.pt"]
+    failing.clear()
+    assert run.last.metrics == {"loss": 8}
+
+
+def test_metrics_of_a_save_that_failed_go_into_the_next(tmp_path, monkeypatch):
+    """What was logged is lost with no save."""
+    real = api.save
+
+    def save(path, *args, run, **how):
+        if run["step"] == 2:
+            raise FULL
+        return real(path, *args, run=run, **how)
+
+    monkeypatch.setattr(api, "save", save)
+    with pytest.warns(UserWarning, match="disk is full"):
+        _, run = trained(tmp_path, 4, lambda run, _, step: run.log(loss=step) if step == 1 else None)
+    assert run.last.metrics == {"loss": 1}
+
+
+def test_the_last_save_must_succeed(tmp_path, monkeypatch):
+    """At the end nothing comes that could make up for it: the error is raised, and the older checkpoint is there."""
+    training = Training()
+    run = the_run(tmp_path, training)
+    with pytest.raises(unmoor.SaveError, match="disk is full"):
+        for step in run.steps(run.resume(), 5):
+            training.step(step)
+            if step == 4:
+                monkeypatch.setattr(api, "save", refusing(FULL))
+    assert names(tmp_path) == ["step_000000002.pt", "step_000000004.pt"]
+    assert not run.finished
+
+
+def test_what_can_never_be_saved_ends_the_run(tmp_path):
+    """A value that would need code is the caller's mistake: it is raised at the first save."""
+    run = unmoor.Run(tmp_path, model=torch.nn.Linear(2, 2), helper=object(), every=1, background=False)
+    with pytest.raises(unmoor.UsageError, match="helper"):
+        for _ in run.steps(run.resume(), 5):
+            pass
+    assert names(tmp_path) == []
+
+
+def test_a_save_that_fails_behind_the_run_is_told(tmp_path, monkeypatch):
+    """A failure in the background is a warning at the end of a later step."""
+    from unmoor.wiring import saving_behind
+
+    real = saving_behind.write_draft
+    calls = []
+
+    def write(draft, **how):
+        calls.append(draft.path)
+        if len(calls) == 1:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return real(draft, **how)
+
+    monkeypatch.setattr(saving_behind, "write_draft", write)
+    with pytest.warns(UserWarning, match="the run goes on"):
+        training, run = trained(tmp_path, 9, background="wait")
+    assert training.taken == list(range(9))
+    assert len(calls) == 4
+    assert names(tmp_path) == [f"step_{step:09d}.pt" for step in (6, 8, 9)]
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Saves behind the run do not end before they are let."""
+    from unmoor.wiring import saving_behind
+
+    real, gate = saving_behind.write_draft, threading.Event()
+
+    def write(draft, **how):
+        gate.wait(60)
+        return real(draft, **how)
+
+    monkeypatch.setattr(saving_behind, "write_draft", write)
+    yield gate
+    gate.set()
+
+
+def test_a_save_that_is_due_while_one_is_written_is_left_out_where_that_is_asked_for(tmp_path, slow):
+    """background="skip": the run is never held up; its end is saved all the same."""
+
+    def body(run, training, step):
+        if step == 8:
+            slow.set()
+
+    training, run = trained(tmp_path, 9, body, background="skip", keep_last=None)
+    assert kinds(run).count("skipped") == 3
+    assert names(tmp_path) == ["step_000000002.pt", "step_000000009.pt"]
+    assert trained(tmp_path, 9)[0].digest() == training.digest()
+
+
+def test_a_save_that_is_due_while_one_is_written_waits_else(tmp_path, slow):
+    """background="wait": every save that is due is made, in order."""
+    threading.Timer(0.2, slow.set).start()
+    training, run = trained(tmp_path, 9, background="wait", keep_last=None)
+    assert "skipped" not in kinds(run)
+    assert names(tmp_path) == [f"step_{step:09d}.pt" for step in (2, 4, 6, 8, 9)]
+    assert [event.step for event in run.events if event.kind == "verified"] == [2, 4, 6, 8, 9]
+
+
+def test_what_is_written_behind_the_run_is_the_end_of_its_step(tmp_path, slow):
+    """The run goes on while it is written, and nothing of that gets in."""
+    training, seen = Training(), {}
+    run = the_run(tmp_path, training, every=3, background="skip", keep_last=None)
+    for step in run.steps(run.resume(), 6):
+        seen[step] = training.digest()
+        if step == 5:
+            slow.set()
+        training.step(step)
+    run.close()
+    other = Training(seed=2)
+    with the_run(tmp_path / "other", other) as run:
+        run.resume(from_=tmp_path / "step_000000003.pt")
+    assert other.digest() == seen[3]
+
+
+def test_one_that_does_not_hold_deletes_nothing(tmp_path, monkeypatch):
+    """A checkpoint that is damaged before it is read back is told, and the older ones stay until a good one is there."""
+    real, rotten = run_saver.verify_path, {4, 6}
+
+    def verify(path, **how):
+        if int(os.path.basename(path)[5:14]) in rotten:
+            damage(path)
+        return real(path, **how)
+
+    monkeypatch.setattr(run_saver, "verify_path", verify)
+    present = []
+    with pytest.warns(UserWarning, match="was written and does not hold") as told:
+        training, run = trained(tmp_path, 9, lambda *_: present.append(names(tmp_path)), keep_last=1)
+    assert len(told) == 2
+    assert present[-2] == [f"step_{step:09d}.pt" for step in (2, 4, 6)]
+    assert names(tmp_path) == ["step_000000009.pt"]
+
+
+def test_saves_by_a_clock_that_cannot_be_set(tmp_path, monkeypatch):
+    """Every two seconds of a clock that only goes forward, whatever the clock on the wall does."""
+    clock, wall = [100.0], iter([5e9, 4e9, 3e9, 2e9, 1e9])
+    monkeypatch.setattr(run_loop, "now", lambda: clock[0])
+    monkeypatch.setattr(run_saver, "now", lambda: clock[0])
+    monkeypatch.setattr(run_loop, "wall", lambda: next(wall))
+
+    def body(run, training, step):
+        clock[0] += 0.9
+
+    _, run = trained(tmp_path, 8, body, every="2s", keep_last=None)
+    assert names(tmp_path) == [f"step_{step:09d}.pt" for step in (3, 6, 8)]
+    assert trained(tmp_path, 8)[0].taken == []
+    assert [row.step for row in unmoor.runs(tmp_path).rows] == [8, 6, 3]
+    assert run_clock.now() <= run_clock.now()
+
+
+def test_nothing_is_overwritten_whatever_order_saves_come_in(tmp_path):
+    """Saves by hand at one step, in the loop and out of it, each have a name."""
+
+    def body(run, training, step):
+        if step == 2:
+            assert run.save() is None
+            run.save()
+
+    _, run = trained(tmp_path, 4, body, every=None, keep_last=None)
+    assert names(tmp_path) == ["step_000000003.pt", "step_000000004.pt"]
+    with the_run(tmp_path, Training(), keep_last=None) as run:
+        run.resume()
+        assert run.save().name == "step_000000004-3.pt"
+        assert run.save().name == "step_000000004-4.pt"
+        with pytest.raises(unmoor.UsageError, match="no number of steps"):
+            run.save(step=-1)
