@@ -1,6 +1,6 @@
 """A training run that goes on where it was, however it ended: press Ctrl-C, kill it, pull the plug, start it again.
 
-    python examples/run_training.py runs/exp1                          # starts; Ctrl-C ends a step, saves, exits with 75
+    python examples/run_training.py runs/exp1                          # starts; Ctrl-C saves, and exits with 75
     python examples/run_training.py runs/exp1                          # goes on; once finished it does nothing more
     unmoor runs runs/exp1                                              # what lies there
 

@@ -17,8 +17,9 @@ def runs(folder: PathLike, *, verify: bool = False, progress: Callable[[int], No
     """List the checkpoints of a folder, the newest first: step, metrics, size, verified or not, whole or not and why.
 
     Of unmoor.Run, and of every program whose checkpoints `restore` reads: Lightning, the HF Trainer, accelerate,
-    DeepSpeed, torchtitan, torch.distributed.checkpoint, Megatron, guided-diffusion, hippynn, plain files. Looks at names,
-    ends and heads of files; reads no tensor data, runs nothing, follows no link out of the folder, needs no PyTorch.
+    DeepSpeed, torchtitan, torch.distributed.checkpoint, Megatron, guided-diffusion, hippynn, plain files. Looks at
+    names, ends and heads of files; reads no tensor data, runs nothing, follows no link out of the folder, needs no
+    PyTorch.
 
     folder: where checkpoints lie; or the folder of a run with a folder `checkpoints` in it, or one checkpoint.
     verify: read all of every checkpoint that is complete and hold it against its checksums, as `unmoor.verify` does.

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class UnmoorError(Exception):
-    """Root of all errors of this package.
+    """Root of all errors of this package. What does not print is an escape in its text, and as it is in its fields.
 
     `headline` is the first line: what failed and where. `details` are the lines below it, one fact each. `remedy` is
     what to do. `path` is the file concerned, "" where there is none. `ranks` are the ranks at fault where several ran
@@ -57,8 +57,15 @@ class UnmoorError(Exception):
         self.args = (str(self),)
 
     def __str__(self) -> str:
-        lines = [self.headline, *(f"  {line}" for line in self.details)]
-        return "\n".join([*lines, self.remedy] if self.remedy else lines)
+        lines = [_plain(self.headline), *(f"  {_plain(line)}" for line in self.details)]
+        return "\n".join([*lines, *map(_plain, self.remedy.split("\n"))] if self.remedy else lines)
+
+
+def _plain(line: str) -> str:
+    """A line with what does not print as escapes: names of a file may hold what a terminal obeys."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() or c == "\xa0" else c.encode("unicode_escape").decode("ascii") for c in line)
 
 
 class UsageError(UnmoorError):

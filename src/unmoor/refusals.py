@@ -1,13 +1,15 @@
-"""What it means where the system refuses to read, and what to do: one row for each errno that a disk or server gives."""
+"""What it means where the system refuses to read, and what to do: one row for each errno of a disk or server."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from .errors import ReadError
+from .errors import ReadError, UnmoorError
 
-__all__ = ["read_error"]
+__all__ = ["read_error", "told"]
 
 _MOUNT: Final = "See that its file system is mounted and its server answers, then read it again."
 _CAUSES: Final = {
@@ -31,6 +33,17 @@ _CAUSES: Final = {
     errno.EHOSTDOWN: ("its server does not answer", _MOUNT),
     errno.EHOSTUNREACH: ("its server does not answer", _MOUNT),
 }  # fmt: skip
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What the system refuses in the block, or in calls of the function that this decorates, leaves as a ReadError."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, UnmoorError):
+            raise
+        raise read_error(error) from error
 
 
 def read_error(error: OSError, path: str = "") -> ReadError:

@@ -1,8 +1,8 @@
 """Sees that one reading, in however many goes, is of one state of every file.
 
-Knows nothing of checkpoints. Within `one_reading` a file stays open from the first time it is read: one that is replaced
-or removed meanwhile is read to its end as it was, and one that is written to in place is told by what the system says of
-it. What the system refuses leaves as a ReadError.
+Knows nothing of checkpoints. Within `one_reading` a file stays open from the first time it is read: one that is
+replaced or removed meanwhile is read to its end as it was, and one that is written to in place is told by what the
+system says of it. What the system refuses leaves as a ReadError.
 """
 
 from __future__ import annotations
@@ -15,22 +15,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from .errors import CorruptFile, NotACheckpoint, UnmoorError
-from .refusals import read_error
+from .errors import CorruptFile, NotACheckpoint
+from .refusals import told
 
-__all__ = [
-    "Identity",
-    "Opened",
-    "Reading",
-    "Shared",
-    "current",
-    "identity",
-    "identity_of",
-    "leave_out",
-    "one_reading",
-    "refuse_changed",
-    "written_to",
-]
+__all__ = ["Identity", "Opened", "Reading", "close_read", "current", "identity", "identity_of", "leave_out",
+           "one_reading", "refuse_changed", "written_to"]  # fmt: skip
 
 Identity = tuple[int, int, int, int]
 """What tells one state of a file from another: device, inode, bytes, and the time of the last write in ns."""
@@ -169,16 +158,13 @@ def one_reading() -> Iterator[Reading]:
     reading = Reading()
     token = _CURRENT.set(reading)
     try:
-        yield reading
+        with told():
+            yield reading
     except CorruptFile as error:
         said = str(error)
-        told = (written_to(path).headline for path in reading.written_to())
-        error.add_details(*(line for line in told if line not in said))
+        changed = (written_to(path).headline for path in reading.written_to())
+        error.add_details(*(line for line in changed if line not in said))
         raise
-    except OSError as error:
-        if isinstance(error, UnmoorError):
-            raise
-        raise read_error(error) from error
     finally:
         _CURRENT.reset(token)
         reading.close()

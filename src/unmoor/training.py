@@ -239,7 +239,7 @@ class Run:
         """What writes a checkpoint. It does not hold the run, which would keep the folder locked."""
         saved, how = self._saved, self._how
 
-        def write(path: str, record: Mapping[str, Any], background: bool | str) -> Any:
+        def write(path: str, record: Mapping[str, Any], background: Any) -> Any:
             return api.save(path, **saved, **how, run=dict(record), background=background)
 
         return write

@@ -1,4 +1,4 @@
-"""One zygote for all tests of a file: importing torch is what takes time."""
+"""One zygote for all tests: importing torch is what takes time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults import missing
 from tests.faults.zygote import Zygote
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     why = missing()
     if why:

@@ -47,7 +47,7 @@ def kills(zygote: Zygote, name: str, *, long: bool) -> Iterator[Sweep]:
     yield at_every_operation(zygote, scene, when=when, every=every)
     if name in (BEHIND, SHARDED):
         for whom in ("main", "all"):
-            yield at_every_operation(zygote, scene, when=("before", "after") if long else ("before",), whom=whom, every=every)
+            yield at_every_operation(zygote, scene, when=when[::2], whom=whom, every=every)
 
 
 EVERY = {BEHIND: 2, SHARDED: 9, "converted to a first folder": 3, "converted to shards of safetensors": 2}

@@ -21,6 +21,7 @@ from .states import Seen
 
 __all__ = ["Sweep", "at_every_operation", "at_random_times", "copied", "lay", "place", "survives"]
 
+
 @dataclass
 class Sweep:
     """What was tried of a scene, and what did not survive it: the points, each with what was found."""
@@ -87,6 +88,7 @@ def survives(zygote: Zygote, scene: Scene, folder: Path, seen: Seen) -> str:
     That save leaves nothing in the folder but its target.
     """
     target = str(folder / scene.target)
+    scene.resume(str(folder))
     found = seen(target)
     if found not in (scene.old, scene.said(NEW)):
         return f"it is {found}"

@@ -37,7 +37,7 @@ def after_outages(zygote: Zygote, scene: Scene, *, seeds: int, saves: int = 4, c
             if operation is not None:
                 disk.do(operation)
                 returned = returned or operation.data == b"returned"
-            fits = {scene.said(NEW)} if returned and scene.durable else {scene.old, scene.said(NEW)}
+            fits = {scene.said(NEW)} if returned else {scene.old, scene.said(NEW)}
             for state in states(disk, seeds=seeds):
                 key = laid(state), returned
                 if key in judged:
@@ -45,6 +45,7 @@ def after_outages(zygote: Zygote, scene: Scene, *, seeds: int, saves: int = 4, c
                 judged.add(key)
                 sweep.tried += 1
                 folder_then = _made(state, folder / "state")
+                scene.resume(str(folder_then))
                 found = seen(str(folder_then / scene.target))
                 if found in fits and sweep.tried % 50 == 25 and saved < saves:
                     saved += 1

@@ -48,6 +48,7 @@ class Disk:
         self.safe: dict[tuple[int, str], int] = {}
         self.since: list[Change] = []
         self.inodes = {os.stat(folder).st_ino: ROOT}
+        self.done = 0
         self._last = ROOT
         self._take(folder, ROOT)
         self.safe = dict(self.names)
@@ -68,6 +69,7 @@ class Disk:
 
     def do(self, operation: Operation) -> None:
         """One more operation, as it was done; what failed changed nothing."""
+        self.done += 1
         if operation.result < 0:
             return
         act = getattr(self, f"_do_{operation.kind}", None)
@@ -203,7 +205,7 @@ def states(disk: Disk, *, seeds: int) -> Iterator[State]:
         for data in (_none, _zeros, _all):
             yield _state(disk, subset, data)
     for seed in range(seeds):
-        dice = random.Random(seed)
+        dice = random.Random(f"{disk.done} {seed}")
         subset = [change for change in changes if dice.random() < 0.7]
         yield _state(disk, subset, lambda file, dice=dice: _torn(file, dice))
 

@@ -19,6 +19,9 @@ import torch
 import unmoor
 from tests.faults import mark
 
+from unmoor.execute import folder_commit
+from unmoor.execute.leftovers import sweep
+
 from .states import ABSENT, Broken, held
 
 __all__ = ["SCENES", "Scene", "warm"]
@@ -75,6 +78,15 @@ def source_of(generation: int) -> str:
 def convert(path: str, generation: int) -> None:
     unmoor.convert(source_of(generation), path)
     mark("returned")
+
+
+def two_renames(path: str, generation: int) -> None:
+    """As on a file system that cannot exchange two names."""
+    exchange, folder_commit._exchange = folder_commit._exchange, lambda one, other: False
+    try:
+        convert(path, generation)
+    finally:
+        folder_commit._exchange = exchange
 
 
 def shards(path: str, generation: int) -> None:
@@ -139,7 +151,7 @@ def _forked(rank: int, scratch: str, path: str, generation: int) -> int:
         return pid
     try:
         _be_rank(rank, scratch, path, generation)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - told by the process that waits
         Path(scratch, f"failed-{rank}").write_text(f"{type(error).__name__}: {error}")
         os._exit(1)
     os._exit(0)
@@ -197,7 +209,7 @@ class Scene:
     """A call that takes the checkpoint at `target` from one generation to the next.
 
     `make` lays one there beforehand, `write` is the call. `first`: nothing was there before. `read` says which
-    generation a target holds. `durable`: once it has returned, a power loss leaves the new one.
+    generation a target holds; before it is asked, `resume` is called with the folder, as a run begins.
     """
 
     name: str
@@ -207,7 +219,7 @@ class Scene:
     first: bool = False
     read: Callable[[str], str] = held
     warm: bool = True
-    durable: bool = True
+    resume: Callable[[str], object] = len
 
     @property
     def call(self) -> str:
@@ -240,6 +252,7 @@ SCENES = {
         Scene("converted to a file", "run.pt", convert, convert),
         Scene("converted to a folder", "run", convert, convert),
         Scene("converted to a first folder", "run", convert, convert, first=True),
+        Scene("a folder put aside for another", "run", two_renames, convert, resume=sweep),
         Scene("converted to shards of safetensors", "hub", shards, shards),
         Scene("relocated in place", "run.pt", relocate, tagged, read=tag),
         Scene("a stream of old torch relocated", "run.pt", relocate, tagged_stream, read=tag),

@@ -18,7 +18,7 @@ def test_power_lost_at_every_operation(zygote, name):
     sweep = after_outages(zygote, SCENES[name], seeds=SEEDS)
     print(sweep)
     assert not sweep.lost, "\n".join([str(sweep), *sweep.lost[:10]])
-    assert sweep.tried > 10
+    assert sweep.tried >= 10
 
 
 @pytest.mark.parametrize("name", CARELESS)

@@ -152,12 +152,11 @@ def _live(cell: Cell, value: Mapping[str, Any]) -> Iterator[str]:
         if not cell.verb.startswith("restore") and changed:
             yield f"live tensors changed: {sorted(changed)}"
         return
-    named = {name for name in told["done"] if name.startswith("model/")}
-    if changed != named:
-        yield f"changed {sorted(changed)}, told {sorted(named)}: {told['text']}"
-    for name in changed:
-        if name.removeprefix("model/") not in told["text"] and "model (all)" not in told["text"]:
-            yield f"{name} changed and is not told of: {told['text']}"
+    if changed != set(told["done"]):
+        yield f"changed {sorted(changed)}, told {told['done']}: {told['text']}"
+    for label, _, name in (name.partition("/") for name in changed):
+        if name not in told["text"] and f"{label} (all)" not in told["text"]:
+            yield f"{label}/{name} changed and is not told of: {told['text']}"
 
 
 def _left(
@@ -197,12 +196,11 @@ def _writes(
 def _reads(
     cell: Cell, value: Mapping[str, Any], folder: Path, before: Mapping[str, str], after: Mapping[str, str]
 ) -> Iterator[str]:
-    del folder
     if before != after:
         yield "files changed"
-    if cell.verb.startswith("verify") and not cell.retried and cell.fault.kind == "read":
-        if value["told"] is None and not value["faults"]:
-            yield "verify says that all is well"
+    refused = cell.fault.kind == "read" and not cell.fault.times
+    if cell.verb.startswith("verify") and refused and value["told"] is None and not value["faults"]:
+        yield "verify says that all is well"
 
 
 def _of(name: str, target: str) -> bool:

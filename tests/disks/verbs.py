@@ -174,12 +174,13 @@ VERBS = {**WRITES, **READS}
 
 
 def digests(live: dict[str, Any]) -> dict[str, str]:
-    """Name of each live tensor -> a digest of its bytes; of the optimizer, as one, of all that it holds."""
+    """Name of each live tensor, as errors have it -> a digest of its bytes; what else the optimizer holds."""
     model = live["model"].state_dict()
     found = {f"model/{name}": _digest(tensor) for name, tensor in model.items()}
     state = live["optimizer"].state_dict()
-    tensors = [value for row in state["state"].values() for value in row.values() if isinstance(value, torch.Tensor)]
-    found["optimizer"] = repr(state["param_groups"]) + "".join(map(_digest, tensors))
+    for number, row in state["state"].items():
+        found |= {f"optimizer/0/{number}/{key}": _digest(value) for key, value in row.items()}
+    found["optimizer"] = repr(state["param_groups"])
     return found
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CHANGES", "KINDS", "WHEN", "WHOM", "CompilerMissing", "Control", "Fault", "Operation", "library", "read_log"]
+__all__ = ["CHANGES", "KINDS", "CompilerMissing", "Control", "Fault", "Operation", "library", "read_log"]
 
 SOURCE = Path(__file__).with_name("shim.c")
 CACHE = Path(__file__).parents[2] / ".cache" / "faults"

@@ -44,7 +44,7 @@ class Run:
 
 
 class Zygote:
-    """Calls functions in forks: "module:name", with plain values. `modules` are imported first, and their `warm` called.
+    """Calls functions in forks: "module:name", with plain values. `modules` are imported first; their `warm` is called.
 
     With `limit` seconds for each call; then everything is killed, which is a TimeoutError.
     """
@@ -66,7 +66,7 @@ class Zygote:
             raise RuntimeError("the zygote did not start")
         self.control.check()
 
-    def __enter__(self) -> Zygote:
+    def __enter__(self):
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -139,7 +139,7 @@ def _fork(control: Control, request: Mapping[str, Any], out: int) -> None:
             reply = {"value": function(*request["arguments"])}
         finally:
             control.disarm()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - told by the process that asked
         reply = {"error": [type(error).__name__, str(error)]}
     os.write(out, json.dumps(reply).encode())
     os._exit(0)

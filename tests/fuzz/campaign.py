@@ -1,4 +1,4 @@
-"""A run of the fuzzer over all targets, in a process of its own that is watched: how often what was tried, and what broke.
+"""A run of the fuzzer over all targets, in a process of its own that is watched: what was tried, and what broke.
 
 python -m tests.fuzz.campaign SECONDS SEED [TARGET ...]    prints a line of JSON at the end
 """
@@ -59,11 +59,13 @@ class Outcome:
 
     @classmethod
     def of_json(cls, found: dict[str, Any]) -> Outcome:
-        return cls(found["seconds"], found["executions"], found["accepted"], [Crash(**crash) for crash in found["crashes"]])
+        return cls(
+            found["seconds"], found["executions"], found["accepted"], [Crash(**crash) for crash in found["crashes"]]
+        )
 
 
 def fuzzed(seconds: float, *, seed: int, targets: Iterable[str] = ()) -> Outcome:
-    """Fuzz for so many seconds, all targets or those named, in a process of its own. One that dies is a crash itself."""
+    """Fuzz for so many seconds, all targets or those named, in a process of its own; one that dies is a crash itself."""
     command = [sys.executable, "-W", "error", "-m", "tests.fuzz.campaign", str(seconds), str(seed), *targets]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60 + 2 * seconds)
@@ -98,10 +100,12 @@ class Fuzzer:
         """One execution."""
         try:
             made = self.targets[name].look(files, self.folder, self.guard, self._other(name))
-        except BaseException as error:  # noqa: BLE001 - whatever comes out here is what is looked for
+        except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            return Crash(name, f"{type(error).__name__}: {error}"[:2000], _where(error), base64.b85encode(packed(files)).decode())
+            return Crash(
+                name, f"{type(error).__name__}: {error}"[:2000], _where(error), base64.b85encode(packed(files)).decode()
+            )
         self.outcome.accepted[name] = self.outcome.accepted.get(name, 0) + (not isinstance(made, BaseException))
         return None
 
@@ -112,7 +116,8 @@ class Fuzzer:
         if crash is not None and crash.kind not in self.kinds and len(self.kinds) < _MOST_CRASHES:
             self.kinds.add(crash.kind)
             print(f"crash: {crash.kind}: {crash.what[:300]}", file=sys.stderr, flush=True)
-            self.outcome.crashes.append(smallest(files, crash, lambda smaller: self.tried(name, smaller)))
+            quick = not crash.what.startswith("TooLong")
+            self.outcome.crashes.append(smallest(files, crash, lambda f: self.tried(name, f)) if quick else crash)
 
     def _other(self, name: str) -> Path | None:
         """A sound checkpoint to compare with: the first seed."""

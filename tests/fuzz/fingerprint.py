@@ -73,4 +73,5 @@ def difference(a: list[str], b: list[str]) -> str:
     if a == b:
         return ""
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return f"after {[word[:60] for word in a[max(0, at - 4) : at]]}: {[w[:200] for w in a[at : at + 2]]} and {[w[:200] for w in b[at : at + 2]]}"
+    before, one, other = ([w[:200] for w in words] for words in (a[max(0, at - 4) : at], a[at : at + 2], b[at : at + 2]))
+    return f"after {before}: {one} and {other}"

@@ -1,4 +1,4 @@
-"""What watches a process that fuzzes: nothing is imported, run, written or opened elsewhere, memory and time are bounded.
+"""What watches a process that fuzzes: nothing is imported, run, written or opened elsewhere; memory and time end.
 
 An audit hook cannot be taken off again, nor a limit of memory: `watch` is for processes of their own.
 """
@@ -29,14 +29,27 @@ ROOM = 64 << 20
 _EACH = 48
 _MOST = 1 << 30
 _GRAVE = (
-    "compile", "code.__new__", "ctypes", "cpython.run", "exec", "ftplib", "http", "marshal", "mmap", "os.add_dll", "os.chmod", "os.chown",
-    "os.exec", "os.fork", "os.kill", "os.link", "os.mkdir", "os.posix_spawn", "os.putenv", "os.remove", "os.rename", "os.rmdir",
-    "os.setxattr", "os.spawn", "os.startfile", "os.symlink", "os.system", "os.truncate", "os.utime", "pickle.find_class", "pty", "shutil",
+    "compile", "code.__new__", "ctypes", "cpython.run", "exec", "ftplib", "http", "marshal", "mmap", "os.add_dll",
+    "os.chmod", "os.chown",
+    "os.exec", "os.fork", "os.kill", "os.link", "os.mkdir", "os.posix_spawn", "os.putenv", "os.remove", "os.rename",
+    "os.rmdir",
+    "os.setxattr", "os.spawn", "os.startfile", "os.symlink", "os.system", "os.truncate", "os.utime",
+    "pickle.find_class", "pty", "shutil",
     "socket", "sqlite3", "subprocess", "tempfile", "urllib", "webbrowser",
 )  # fmt: skip
 
 
-_CODECS = ("ascii", "latin-1", "raw-unicode-escape", "unicode-escape", "utf-8", "utf-16", "utf-32-be", "utf-32-le", "idna")
+_CODECS = (
+    "ascii",
+    "latin-1",
+    "raw-unicode-escape",
+    "unicode-escape",
+    "utf-8",
+    "utf-16",
+    "utf-32-be",
+    "utf-32-le",
+    "idna",
+)
 """What readers and reports encode and decode with: Python imports each when it is first asked for."""
 
 

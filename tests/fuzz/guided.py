@@ -5,17 +5,15 @@ python -m tests.fuzz.guided TARGET SECONDS SEED    ends at the first crash, with
 
 from __future__ import annotations
 
-import base64
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
 from tests.fuzz.campaign import ROOT, Crash, Outcome
-from tests.fuzz.choices import Choices, Files, packed
+from tests.fuzz.choices import Choices, Files
 
 __all__ = ["guided", "is_here"]
 
@@ -28,13 +26,23 @@ def is_here() -> bool:
 
 
 def guided(target: str, seconds: int, *, seed: int, corpus: Path | None = None) -> Outcome:
-    """Fuzz one target in a process of its own, until it crashes or the time is over. `corpus` keeps what was learned."""
+    """Fuzz one target in a process of its own, until it crashes or the time is over; `corpus` keeps what was learned."""
     import json
     import os
 
-    command = [sys.executable, "-m", "tests.fuzz.guided", target, str(seconds), str(seed), *([str(corpus)] if corpus else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz.guided",
+        target,
+        str(seconds),
+        str(seed),
+        *([str(corpus)] if corpus else []),
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120 + 2 * seconds, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120 + 2 * seconds, check=False
+    )
     rows = [line.removeprefix(_MARK) for line in done.stderr.splitlines() if line.startswith(_MARK)]
     crashes = [Crash(**json.loads(row)) for row in rows]
     stats = [line for line in done.stderr.splitlines() if line.startswith("stat::number_of_executed_units:")]
@@ -71,7 +79,9 @@ def main() -> None:
         corpus = Path(kept[0]) if kept else folder / "corpus"
         corpus.mkdir(parents=True, exist_ok=True)
         for number, files in enumerate(seeds_of(name)):
-            (corpus / f"seed{number}").write_bytes(files[""] if set(files) == {""} else b"\xff" + number.to_bytes(8, "big") * 8)
+            (corpus / f"seed{number}").write_bytes(
+                files[""] if set(files) == {""} else b"\xff" + number.to_bytes(8, "big") * 8
+            )
 
         def once(data: bytes) -> None:
             import json
@@ -82,13 +92,12 @@ def main() -> None:
                 print(_MARK + json.dumps(asdict(crash)), file=sys.stderr, flush=True)
                 raise RuntimeError(crash.what)
 
-        arguments = [f"-max_total_time={seconds}", f"-seed={int(seed) + 1}", "-max_len=65536", "-print_final_stats=1", "-timeout=30", "-rss_limit_mb=2048",
+        arguments = [f"-max_total_time={seconds}", f"-seed={int(seed) + 1}", "-max_len=65536", "-print_final_stats=1",
+        "-timeout=30", "-rss_limit_mb=2048",
                      f"-artifact_prefix={scratch}/", "-verbosity=0"]  # fmt: skip
         atheris.Setup([sys.argv[0], *arguments, str(corpus)], once)
         atheris.Fuzz()
 
-
-assert base64 and packed and time
 
 if __name__ == "__main__":
     main()

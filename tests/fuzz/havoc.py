@@ -9,12 +9,29 @@ from tests.fuzz.choices import Files
 __all__ = ["MOST", "mutated", "mutated_files"]
 
 MOST = 1 << 20
-_NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 32, (1 << 63) - 1, (1 << 64) - 1)
+_NUMBERS = (
+    0,
+    1,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    0x10000,
+    0x7FFFFFFF,
+    0xFFFFFFFF,
+    1 << 32,
+    (1 << 63) - 1,
+    (1 << 64) - 1,
+)
 _TOKENS = (
-    b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07", b"\x80\x02", b"\x80\x05", b".", b"(", b")",
-    b"}", b"]", b"\x8f", b"R", b"b", b"Q", b"0", b"2", b"r\xff\xff\xff\x7f", b"q\x00", b"h\x00", b"\x94", b"\x93", b"\x81",
+    b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07", b"\x80\x02", b"\x80\x05", b".", b"(",
+    b")",
+    b"}", b"]", b"\x8f", b"R", b"b", b"Q", b"0", b"2", b"r\xff\xff\xff\x7f", b"q\x00", b"h\x00", b"\x94", b"\x93",
+    b"\x81",
     b"cos\nsystem\n", b"ctorch._utils\n_rebuild_tensor_v2\n", b"\x8b\x00\x04\x00\x00" + b"\x7f" * 1024,
-    b"I" + b"9" * 5000 + b"\n", b"S'\\q'\n", b"V\\ud800\n", b"null", b"NaN", b"-1", b"1e999", b'"\\ud800"', b"[[[[", b"../", b"\0",
+    b"I" + b"9" * 5000 + b"\n", b"S'\\q'\n", b"V\\ud800\n", b"null", b"NaN", b"-1", b"1e999", b'"\\ud800"', b"[[[[",
+    b"../", b"\0",
     b"\xed\xa0\x80", b"\x1b[31m", b"\xc2\x9b", b"</script>", b"data.pkl", b"unmoor/manifest.json",
 )  # fmt: skip
 

@@ -28,9 +28,9 @@ from unmoor.report.documents import catalog_document, document_text
 from unmoor.report.inspect import inspect_lines
 from unmoor.report.layout import cells, join_lines
 from unmoor.report.page import Assets, page_html
+from unmoor.values import manifests
 from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import DTYPES
-from unmoor.values import manifests
 from unmoor.values.nodes import Storage
 from unmoor.values.superseded import anchored_size, read_record, split_ends
 from unmoor.wiring.differing import diff_paths
@@ -73,16 +73,25 @@ def at_checkpoint(files: Files, folder: Path, guard: Guard | None, other: Path |
         _clean(str(rows).replace(str(folder), ""), "runs")
         json.dumps(rows.to_json())
     if mark % 4 == 3:
-        _held(lambda: salvaged(path, keep_damaged=mark % 8 == 3, buffer_bytes=1 << 20, threads=1), guard, nbytes, "salvage")
+        _held(
+            lambda: salvaged(path, keep_damaged=mark % 8 == 3, buffer_bytes=1 << 20, threads=1),
+            guard,
+            nbytes,
+            "salvage",
+        )
     if mark % 4 == 0:
-        verified = _held(lambda: verify_path(path, buffer_bytes=1 << 20, threads=1, progress=None), guard, nbytes, "verify")
+        verified = _held(
+            lambda: verify_path(path, buffer_bytes=1 << 20, threads=1, progress=None), guard, nbytes, "verify"
+        )
         _clean(getattr(verified, "text", ""), "verify")
         json.dumps(verified.to_json()) if hasattr(verified, "to_json") else None
     if mark % 4 == 1 and other is not None:
         pair = (path, str(other)) if mark % 8 == 1 else (str(other), path)
 
         def compare() -> Any:
-            return diff_paths(*pair, only=None, atol=0, rtol=0, structure=False, buffer_bytes=1 << 20, threads=1, progress=None)
+            return diff_paths(
+                *pair, only=None, atol=0, rtol=0, structure=False, buffer_bytes=1 << 20, threads=1, progress=None
+            )
 
         made = _held(compare, guard, nbytes, "diff")
         _clean(getattr(made, "text", ""), "diff")
@@ -174,7 +183,12 @@ def _refereed(data: bytes, path: Path, catalog: Any) -> None:
 def at_pickle(files: Files, folder: Path, guard: Guard | None, other: Path | None) -> Any:
     """Read a bare pickle, as one of torch too, and ask Python's unpickler."""
     data = files[""]
-    _held(lambda: read_pickle(data, path="f", where="f", persistent=_persistent, stored=_stored), guard, len(data), "torch pickle")
+    _held(
+        lambda: read_pickle(data, path="f", where="f", persistent=_persistent, stored=_stored),
+        guard,
+        len(data),
+        "torch pickle",
+    )
     with guard.looking(len(data)) if guard else nullcontext():
         reading = _tried(lambda: read_pickle(data, path="f", where="f"))
     _same(reading, lambda: read_pickle(data, path="f", where="f"), "read_pickle")
@@ -229,7 +243,12 @@ def at_bytes(files: Files, folder: Path, guard: Guard | None, other: Path | None
     rng = Random(zlib.crc32(data))
     cut = rng.randrange(len(data) + 1)
     whole = zlib.crc32(data)
-    if not crc32(data) == whole == combine(crc32(data[:cut]), crc32(data[cut:]), len(data) - cut) == crc32(data[cut:], crc32(data[:cut])):
+    if (
+        not crc32(data)
+        == whole
+        == combine(crc32(data[:cut]), crc32(data[cut:]), len(data) - cut)
+        == crc32(data[cut:], crc32(data[:cut]))
+    ):
         raise Wrong(f"CRC-32 of {len(data)} bytes, cut at {cut}")
     anchored_size(data)
     split_ends(data)

@@ -1,4 +1,4 @@
-"""Writes the seeds of what lies in folders, and of files that only unmoor writes. The others are the golden and hostile files.
+"""Writes the seeds of what lies in folders, and of what unmoor writes. Golden and hostile files are seeds as they are.
 
 python -m tests.fuzz.make_seeds    (the seeds are committed: run it only to add one)
 """
@@ -30,11 +30,15 @@ from tests.fuzz.choices import Files, packed
 from tests.fuzz.targets import SEEDS
 from unmoor.values.superseded import split_ends
 
+_ROW = [1, 2]
 VALUES: dict[str, Any] = {
-    "plain": {"a": [1, 2.5, None, True, "é", b"bytes", (1, (2,)), {3, 4}], 7: {"again": [1]}, "big": 1 << 70, "c": 1 - 2j},
-    "shared": (lambda row: [row, row, (row,), {"row": row}])([1, 2]),
-    "objects": OrderedDict(when=datetime(2026, 1, 2, 3, tzinfo=timezone.utc), r=range(3), s=slice(1, 2), f=frozenset({"x"})),
-    "arrays": {"x": np.arange(3.0), "y": np.float64(2), "z": np.array(["ab", "c"]), "d": np.array(["2026-01-01"], "M8[D]")},
+    "plain": {"a": [1, 2.5, None, True, "é", b"bytes", (1, (2,)), {3, 4}], 7: {"again": [1]}, "big": 1 << 70,
+    "c": 1 - 2j},
+    "shared": [_ROW, _ROW, (_ROW,), {"row": _ROW}],
+    "objects": OrderedDict(when=datetime(2026, 1, 2, 3, tzinfo=timezone.utc), r=range(3), s=slice(1, 2),
+    f=frozenset({"x"})),
+    "arrays": {"x": np.arange(3.0), "y": np.float64(2), "z": np.array(["ab", "c"]), "d": np.array(["2026-01-01"],
+    "M8[D]")},
 }  # fmt: skip
 
 
@@ -104,8 +108,14 @@ def _fsdp(folder: Path) -> Files:
     (folder / "d").mkdir()
     for rank in range(2):
         flat = torch.arange(6.0)[3 * rank : 3 * rank + 3].clone()
-        state = {"state": {0: {"step": torch.tensor(1.0), "exp_avg": flat + 1}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
-        torch.save({"model": {"_flat_param": flat, "buffer": torch.ones(2)}, "optimizer": state}, folder / "d" / f"state_rank{rank}.pt")
+        state = {
+            "state": {0: {"step": torch.tensor(1.0), "exp_avg": flat + 1}},
+            "param_groups": [{"lr": 0.1, "params": [0]}],
+        }
+        torch.save(
+            {"model": {"_flat_param": flat, "buffer": torch.ones(2)}, "optimizer": state},
+            folder / "d" / f"state_rank{rank}.pt",
+        )
     return _folder(folder / "d")
 
 

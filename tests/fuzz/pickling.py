@@ -15,29 +15,53 @@ __all__ = ["bent", "program", "tensor", "text", "value"]
 
 _NAMES = (
     ("collections", "OrderedDict"), ("collections", "Counter"), ("collections", "defaultdict"), ("builtins", "set"),
-    ("builtins", "frozenset"), ("builtins", "list"), ("builtins", "tuple"), ("builtins", "dict"), ("builtins", "complex"),
-    ("builtins", "slice"), ("builtins", "range"), ("builtins", "bytearray"), ("builtins", "bytes"), ("_codecs", "encode"),
+    ("builtins", "frozenset"), ("builtins", "list"), ("builtins", "tuple"), ("builtins", "dict"), ("builtins",
+    "complex"),
+    ("builtins", "slice"), ("builtins", "range"), ("builtins", "bytearray"), ("builtins", "bytes"), ("_codecs",
+    "encode"),
     ("datetime", "datetime"), ("datetime", "date"), ("datetime", "time"), ("datetime", "timedelta"),
     ("datetime", "timezone"), ("copyreg", "_reconstructor"), ("copyreg", "__newobj__"), ("copy_reg", "_reconstructor"),
     ("torch", "Size"), ("torch", "device"), ("torch", "float32"), ("torch", "strided"), ("torch", "FloatStorage"),
-    ("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3"), ("torch._utils", "_rebuild_parameter"),
+    ("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3"), ("torch._utils",
+    "_rebuild_parameter"),
     ("torch._utils", "_rebuild_sparse_tensor"), ("torch._utils", "_rebuild_nested_tensor"),
     ("torch._utils", "_rebuild_qtensor"), ("torch._utils", "_rebuild_meta_tensor_no_storage"),
     ("torch._utils", "_rebuild_wrapper_subclass"), ("torch._utils", "_rebuild_device_tensor_from_numpy"),
     ("torch._tensor", "_rebuild_from_type_v2"), ("torch.serialization", "_get_layout"), ("torch", "FloatTensor"),
     ("torch.nested._internal.nested_tensor", "_rebuild_njt"), ("torch.nn.parameter", "Parameter"),
     ("torch.jit._pickle", "build_intlist"), ("torch.jit._pickle", "restore_type_tag"),
-    ("numpy._core.multiarray", "_reconstruct"), ("numpy.core.multiarray", "scalar"), ("numpy._core.numeric", "_frombuffer"),
+    ("numpy._core.multiarray", "_reconstruct"), ("numpy.core.multiarray", "scalar"), ("numpy._core.numeric",
+    "_frombuffer"),
     ("numpy", "dtype"), ("numpy", "ndarray"), ("builtins", "getattr"), ("os", "system"), ("posix", "system"),
-    ("functools", "partial"), ("builtins", "eval"), ("my.module", "Class"), ("__main__", "A"), ("a\x1b[31m", "b"), ("", ""),
+    ("functools", "partial"), ("builtins", "eval"), ("my.module", "Class"), ("__main__", "A"), ("a\x1b[31m", "b"), ("",
+    ""),
     ("torch.distributed._shard.sharded_tensor.api", "ShardedTensor"), ("x" * 2000, "y"), ("m", "\u202eevil"),
 )  # fmt: skip
 _TEXTS = (
-    "", "a", "state", "param_groups", "model", "optimizer", "step", "exp_avg", "weight", "a.b", "_metadata", "storage", "cpu",
-    "cuda:7", "params", "0", "lr", "\x1b[31mred", "\x9b31m", "line\nline", "\u202e", "\0", "\ud800", "</script><script>x",
+    "", "a", "state", "param_groups", "model", "optimizer", "step", "exp_avg", "weight", "a.b", "_metadata", "storage",
+    "cpu",
+    "cuda:7", "params", "0", "lr", "\x1b[31mred", "\x9b31m", "line\nline", "\u202e", "\0", "\ud800",
+    "</script><script>x",
     "a" * 300, "é", "\U0001f600", "{}", "%s", "../..", "flat_param", "module", "latin1", "O8", "<", "dict",
 )  # fmt: skip
-_INTS = (0, 1, -1, 2, 7, 255, 256, 65535, 1 << 31, -(1 << 31), (1 << 62), (1 << 63) - 1, 1 << 63, -(1 << 63), 1 << 64, 1 << 200)
+_INTS = (
+    0,
+    1,
+    -1,
+    2,
+    7,
+    255,
+    256,
+    65535,
+    1 << 31,
+    -(1 << 31),
+    (1 << 62),
+    (1 << 63) - 1,
+    1 << 63,
+    -(1 << 63),
+    1 << 64,
+    1 << 200,
+)
 
 
 def text(word: str) -> bytes:
@@ -107,11 +131,15 @@ def _build(rng: Random, depth: int) -> bytes:
 def _twice(rng: Random, depth: int) -> bytes:
     """A value that is remembered and recalled."""
     at = rng.randrange(6)
-    put, get = ((b"q" + bytes([at]), b"h" + bytes([at])) if rng.randrange(4) else (b"r" + pack("<I", at), b"j" + pack("<I", at)))
+    put, get = (
+        (b"q" + bytes([at]), b"h" + bytes([at])) if rng.randrange(4) else (b"r" + pack("<I", at), b"j" + pack("<I", at))
+    )
     return b"(" + value(rng, depth - 1) + put + value(rng, depth - 1) + get + b"t"
 
 
-def tensor(rng: Random, *, key: str = "0", numel: int = 4, shape: tuple[int, ...] = (2, 2), legacy: bool = False) -> bytes:
+def tensor(
+    rng: Random, *, key: str = "0", numel: int = 4, shape: tuple[int, ...] = (2, 2), legacy: bool = False
+) -> bytes:
     """A tensor as torch pickles it; one time in four with something odd in the place of one of its arguments."""
     strides = [1]
     for size in reversed(shape[1:]):
@@ -120,7 +148,8 @@ def tensor(rng: Random, *, key: str = "0", numel: int = 4, shape: tuple[int, ...
     pid += text(key) + text(rng.choice(("cpu", "cpu", "cuda:7", "meta"))) + integer(numel) + b"N" * legacy + b"tQ"
     parts = [
         pid, integer(0), b"(" + b"".join(map(integer, shape)) + b"t",
-        b"(" + b"".join(map(integer, strides[: len(shape)])) + b"t", b"\x89", named("collections", "OrderedDict") + b")R",
+        b"(" + b"".join(map(integer, strides[: len(shape)])) + b"t", b"\x89", named("collections",
+        "OrderedDict") + b")R",
     ]  # fmt: skip
     if rng.randrange(4) == 0:
         parts[rng.randrange(len(parts))] = value(rng, 2)
@@ -137,8 +166,10 @@ def _phrases(rng: Random, depth: int) -> bytes:
     for at in sorted((rng.choice(tensors) for _ in range(rng.randrange(4))), reverse=True):
         number = body[at + 2 : at + 6]
         deed = rng.choice((
-            b"j" + number + value(rng, 2) + b"b", b"2" + value(rng, 2) + b"b0", value(rng, 2) + b"b", value(rng, 2) + b"r" + number + b"0",
-            value(rng, 2) + b"q\x05" + b"0", b"j" + number + pid_state(rng) + b"b0", b"j" + pack("<I", rng.randrange(900)) + b"0",
+            b"j" + number + value(rng, 2) + b"b", b"2" + value(rng, 2) + b"b0", value(rng, 2) + b"b", value(rng,
+            2) + b"r" + number + b"0",
+            value(rng, 2) + b"q\x05" + b"0", b"j" + number + pid_state(rng) + b"b0", b"j" + pack("<I",
+            rng.randrange(900)) + b"0",
         ))  # fmt: skip
         body = body[: at + 6] + deed + body[at + 6 :]
     return body
@@ -177,21 +208,29 @@ def _huge(rng: Random, depth: int) -> bytes:
     nbytes = rng.choice((250, 1000, 1024, 1025, 1780, 1800, 4000, 4096, 5000))
     sign = rng.choice((b"\x7f", b"\x80"))
     return rng.choice((
-        b"\x8b" + pack("<I", nbytes) + b"\x11" * (nbytes - 1) + sign, b"L" + b"7" * nbytes + b"L\n", b"I" + b"7" * nbytes + b"\n",
+        b"\x8b" + pack("<I", nbytes) + b"\x11" * (nbytes - 1) + sign, b"L" + b"7" * nbytes + b"L\n",
+        b"I" + b"7" * nbytes + b"\n",
     ))  # fmt: skip
 
 
 def _odd_text(rng: Random, depth: int) -> bytes:
     return rng.choice((
-        b"S'a\\x41'\n", b"S'\\q'\n", b'S"\\777"\n', b"S'\\x4'\n", b"V\\u0041\n", b"V\\ud800\n", b"V\\U00110000\n", b"V\\u12\n",
-        b"U\x03\xff\xfe\xfd", b"T\x02\0\0\0\xc3\x28", b"\x8c\x01a", b"\x8d" + pack("<Q", 1) + b"z", b"C\x02ab", b"B\x01\0\0\0b",
-        b"\x96" + pack("<Q", 3) + b"abc", b"\x8e" + pack("<Q", 2) + b"ab", b"\x8d" + pack("<Q", 1 << 63), b"X\xff\xff\xff\xff",
+        b"S'a\\x41'\n", b"S'\\q'\n", b'S"\\777"\n', b"S'\\x4'\n", b"V\\u0041\n", b"V\\ud800\n", b"V\\U00110000\n",
+        b"V\\u12\n",
+        b"U\x03\xff\xfe\xfd", b"T\x02\0\0\0\xc3\x28", b"\x8c\x01a", b"\x8d" + pack("<Q", 1) + b"z", b"C\x02ab",
+        b"B\x01\0\0\0b",
+        b"\x96" + pack("<Q", 3) + b"abc", b"\x8e" + pack("<Q", 2) + b"ab", b"\x8d" + pack("<Q", 1 << 63),
+        b"X\xff\xff\xff\xff",
         b"F1.5\n", b"Fnan\n", b"F1_0\n", b"I010\n", b"I0x10\n", b"I01\n", b"I 7\n", b"L5\n", b"I1_0\n", b"P7\n",
     ))  # fmt: skip
 
 
 def _number(rng: Random, depth: int) -> bytes:
-    return integer(rng.choice(_INTS)) if rng.randrange(4) else b"G" + rng.choice((b"\x7f\xf8" + bytes(6), pack(">d", 0.1), pack(">d", 1e308)))
+    return (
+        integer(rng.choice(_INTS))
+        if rng.randrange(4)
+        else b"G" + rng.choice((b"\x7f\xf8" + bytes(6), pack(">d", 0.1), pack(">d", 1e308)))
+    )
 
 
 def _persistent(rng: Random, depth: int) -> bytes:
@@ -210,12 +249,14 @@ def _optimizer(rng: Random, depth: int) -> bytes:
 
 
 _LEAVES: tuple[Callable[[Random, int], bytes], ...] = (
-    lambda rng, depth: text(rng.choice(_TEXTS)), _number, lambda rng, depth: rng.choice((b"N", b"\x88", b"\x89", b")", b"}", b"]", b"\x8f")),
+    lambda rng, depth: text(rng.choice(_TEXTS)), _number, lambda rng, depth: rng.choice((b"N", b"\x88", b"\x89", b")",
+    b"}", b"]", b"\x8f")),
     _number, lambda rng, depth: text(rng.choice(_TEXTS)), _odd_text,
 )  # fmt: skip
 _RARE: tuple[Callable[[Random, int], bytes], ...] = (_deep, _doubled, _circle, _huge, _odd_text)
 _INNER: tuple[Callable[[Random, int], bytes], ...] = (
-    _tuple, _few, _list, _dict, _call, _call, _obj, _build, _twice, lambda rng, depth: tensor(rng), _persistent, _state_dict, _optimizer,
+    _tuple, _few, _list, _dict, _call, _call, _obj, _build, _twice, lambda rng, depth: tensor(rng), _persistent,
+    _state_dict, _optimizer,
 )  # fmt: skip
 
 
@@ -236,11 +277,15 @@ def program(rng: Random) -> bytes:
     if odd == 0:
         body = value(rng, 2) + body
     elif odd == 1:
-        body += rng.choice((b"0", b"1", b"2", b"(", b"t", b"a", b"u", b"b", b"R", b"\x95" + bytes(8), b"\x97", b"\x82\x01", b"\xff"))
+        body += rng.choice(
+            (b"0", b"1", b"2", b"(", b"t", b"a", b"u", b"b", b"R", b"\x95" + bytes(8), b"\x97", b"\x82\x01", b"\xff")
+        )
     return head + body + (b"." if odd != 2 else b"")
 
 
-_PUSHING = {op.name for op in pickletools.opcodes if len(op.stack_after) == 1 and not op.stack_before and op.name != "MARK"}
+_PUSHING = {
+    op.name for op in pickletools.opcodes if len(op.stack_after) == 1 and not op.stack_before and op.name != "MARK"
+}
 
 
 def bent(rng: Random, data: bytes) -> bytes:

@@ -28,17 +28,16 @@ from unmoor.values.catalog import Catalog
 __all__ = ["of_pickle", "of_safetensors", "of_zip"]
 
 _HARMLESS = {
-    "collections.OrderedDict": OrderedDict, "collections.Counter": Counter, "builtins.set": set, "builtins.frozenset": frozenset,
+    "collections.OrderedDict": OrderedDict, "collections.Counter": Counter, "builtins.set": set,
+    "builtins.frozenset": frozenset,
     "builtins.list": list, "builtins.tuple": tuple, "builtins.dict": dict,
 }  # fmt: skip
 _MOST_NUMBERS = 1 << 16
+_LARGE = 1 << 24
 
 
 class Inert:
     """Stands for any class; nothing of it is run."""
-
-    def __new__(cls, *_: Any, **__: Any) -> Inert:
-        return object.__new__(cls)
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -87,7 +86,11 @@ def of_pickle(data: bytes, ours: Reading | BaseException) -> str:
     untold = [f"{m}.{n}" for m, n in unpickler.asked if not told & set(_spellings(m, n))]
     if untold:
         return f"Python's unpickler asks for {untold[:3]}, which we do not tell"
-    return difference(fingerprint(ours.value), fingerprint(theirs)) if compared and not ours.calls and not ours.notes else ""
+    return (
+        difference(fingerprint(ours.value), fingerprint(theirs))
+        if compared and not ours.calls and not ours.notes
+        else ""
+    )
 
 
 def _spellings(module: str, name: str) -> Iterable[str]:
@@ -98,7 +101,11 @@ def _spellings(module: str, name: str) -> Iterable[str]:
 def _remembers_much(data: bytes) -> bool:
     """Whether a pickle uses numbers for which the C unpickler would make room by the gigabyte."""
     try:
-        return any(isinstance(arg, int) and arg > _MOST_NUMBERS for op, arg, _ in pickletools.genops(data) if op.name in ("LONG_BINPUT", "PUT"))
+        return any(
+            isinstance(arg, int) and arg > _MOST_NUMBERS
+            for op, arg, _ in pickletools.genops(data)
+            if op.name in ("LONG_BINPUT", "PUT")
+        )
     except (ValueError, IndexError, OverflowError):
         return True
 
@@ -108,7 +115,10 @@ def of_zip(reader: Reader, data: bytes, ours: Archive) -> str:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as theirs:
             infos = theirs.infolist()
-            names = [info.filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437").decode("utf-8", "replace") for info in infos]
+            names = [
+                info.filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437").decode("utf-8", "replace")
+                for info in infos
+            ]
             if [_cut(name) for name in names] != [_cut(name) for name in ours.records]:
                 return f"zipfile lists {names[:6]}, we {list(ours.records)[:6]}"
             for info, record in zip(infos, ours.records.values(), strict=True):
@@ -127,12 +137,14 @@ def _cut(name: str) -> str:
 
 
 def _record(theirs: zipfile.ZipFile, info: zipfile.ZipInfo, reader: Reader, record: Any) -> str:
+    if max(record.nbytes, record.stored) > _LARGE:
+        return ""
     try:
         due = theirs.read(info)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, OSError, UnicodeError):
         return ""
     try:
-        found = record_bytes(reader, record, 1 << 24)
+        found = record_bytes(reader, record, _LARGE)
     except FileError as fault:
         return "" if record.crc32 is None else f"zipfile reads {record.name}, we refuse it: {fault}"
     return "" if found == due else f"zipfile reads other bytes in {record.name}"
@@ -151,6 +163,8 @@ def of_safetensors(data: bytes, ours: Catalog | BaseException) -> str:
     for entry in ours.tensors:
         told = theirs[entry.keys[0]]
         start = entry.span.offset if entry.span is not None else 0
-        if bytes(told["data"]) != data[start : start + entry.nbytes] or (entry.dtype != "float4_e2m1fn_x2" and tuple(told["shape"]) != entry.shape):
+        if bytes(told["data"]) != data[start : start + entry.nbytes] or (
+            entry.dtype != "float4_e2m1fn_x2" and tuple(told["shape"]) != entry.shape
+        ):
             return f"safetensors reads {entry.path!r} as {told['shape']} and other bytes"
     return ""

@@ -51,8 +51,14 @@ WAYS: dict[str, list[tuple[Any, str, Any]]] = {
     "manifest at once": [(torch_zip, "parsed", json.loads)],
     "small windows": [(torch_legacy, "read_pickle_at", _small_windows(reading.read_pickle_at))],
     "zlib": [(audit, "crc32", zlib.crc32)],
-    "small pieces": [(audit, "PIECE", 1 << 12), (audit, "CHUNK", 97), (audit, "SMALL", 1), (comparing, "FLAT", 64), (comparing, "STRETCH", 64),
-                     (comparing, "SMALL", 0)],  # fmt: skip
+    "small pieces": [
+        (audit, "PIECE", 1 << 12),
+        (audit, "CHUNK", 97),
+        (audit, "SMALL", 1),
+        (comparing, "FLAT", 64),
+        (comparing, "STRETCH", 64),
+        (comparing, "SMALL", 0),
+    ],
 }
 """Each slow way by name: modules or classes, what of them is replaced, and by what."""
 

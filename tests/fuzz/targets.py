@@ -1,4 +1,4 @@
-"""What is fuzzed: for each reader the seeds that mutation starts from, a generator of its own, and how it is looked at."""
+"""What is fuzzed: for each reader the seeds that mutation starts from, a grammar of its own, how it is looked at."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ Look = Callable[[Files, Path, Any, "Path | None"], Any]
 
 
 _FILES = {
-    "zip": ("golden/values-*", "golden/layouts-*", "golden/quantized-*", "golden/dtypes-*", "golden/object-*", "golden/zip-*", "hostile/*.pt"),
+    "zip": (
+        "golden/values-*",
+        "golden/layouts-*",
+        "golden/quantized-*",
+        "golden/dtypes-*",
+        "golden/object-*",
+        "golden/zip-*",
+        "hostile/*.pt",
+    ),
     "legacy": ("golden/*_legacy-*", "golden/python2-*", "hostile/legacy_*"),
     "tar": ("golden/tar-*", "hostile/tar_*"),
     "safetensors": ("golden/*.safetensors", "hostile/*.safetensors"),

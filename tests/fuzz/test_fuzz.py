@@ -30,7 +30,7 @@ def test_no_reader_breaks():
     found = fuzzed(SECONDS, seed=SEED)
     assert not found.crashes, _told(found)
     assert set(found.executions) == set(TARGETS)
-    assert min(found.executions.values()) >= SECONDS / 4
+    assert min(found.executions.values()) >= 8
     assert all(found.accepted[name] for name in TARGETS)  # some inputs are read: not all that is fed is nonsense
 
 

@@ -22,7 +22,9 @@ def test_every_seed_has_a_maker():
     assert {f"{path.parent.name}/{path.stem}" for path in SEEDS.rglob("*.seed")} == set(SEED_MAKERS)
 
 
-@pytest.mark.parametrize("name", [name for name in SEED_MAKERS if TARGETS[name.partition("/")[0]].look.__name__ == "at_checkpoint"])
+@pytest.mark.parametrize(
+    "name", [name for name in SEED_MAKERS if TARGETS[name.partition("/")[0]].look.__name__ == "at_checkpoint"]
+)
 def test_a_seed_describes_as_one_made_now(name, tmp_path):
     """A seed of a checkpoint is read, and holds the tensors that its maker puts into it today."""
     kept = unpacked((SEEDS / f"{name}.seed").read_bytes())

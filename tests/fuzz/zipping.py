@@ -54,7 +54,8 @@ def written(members: list[Member], end: End | None = None) -> bytes:
         header = len(out)
         stored = _deflated(member.data) if member.method == 8 else member.data
         facts = {"flags": member.flags | 8 * member.descriptor, "method": member.method, "crc": zlib.crc32(member.data),
-                 "stored": len(stored), "nbytes": len(member.data), "header": header, "signature": 0x04034B50}  # fmt: skip
+                 "stored": len(stored), "nbytes": len(member.data), "header": header,
+                 "signature": 0x04034B50}  # fmt: skip
         told = {**facts, **({"crc": 0, "stored": 0, "nbytes": 0} if member.descriptor else {}), **member.local}
         name = member.name if member.local_name is None else member.local_name
         out += pack("<IHHHHHIIIHH", told["signature"], 20, told["flags"] & 0xFFFF, told["method"] & 0xFFFF, 0, 0,
@@ -74,7 +75,16 @@ def _entry(member: Member, told: Mapping[str, int]) -> bytes:
     stored, nbytes, header = (number & 0xFFFFFFFF for number in sizes)
     fixed = pack("<IHHHHHHIII", told["signature"], 20, 20, told["flags"] & 0xFFFF, told["method"] & 0xFFFF, 0, 0,
                  told["crc"] & 0xFFFFFFFF, stored, nbytes)  # fmt: skip
-    lengths = pack("<HHHHHII", told.get("name", len(member.name)), told.get("extra", len(extra)), told.get("comment", 0), 0, 0, 0, header)
+    lengths = pack(
+        "<HHHHHII",
+        told.get("name", len(member.name)),
+        told.get("extra", len(extra)),
+        told.get("comment", 0),
+        0,
+        0,
+        0,
+        header,
+    )
     return fixed + lengths + member.name + extra
 
 
@@ -86,7 +96,14 @@ def _ends(end: End, entries: int, size: int, offset: int) -> bytes:
         out += pack("<IQHHIIQQQQ", told.get("mark64", 0x06064B50), 44, 0, 0, told["disk"], 0, told["here"] % (1 << 64),
                     told["entries"] % (1 << 64), told["size"] % (1 << 64), told["offset"] % (1 << 64))  # fmt: skip
         out += pack("<IIQI", 0x07064B50, 0, told.get("locator", where) % (1 << 64), 1)
-    short = (told["disk"] & 0xFFFF, 0, told["here"] & 0xFFFF, told["entries"] & 0xFFFF, told["size"] & 0xFFFFFFFF, told["offset"] & 0xFFFFFFFF)
+    short = (
+        told["disk"] & 0xFFFF,
+        0,
+        told["here"] & 0xFFFF,
+        told["entries"] & 0xFFFF,
+        told["size"] & 0xFFFFFFFF,
+        told["offset"] & 0xFFFFFFFF,
+    )
     if end.wide and told.get("full", 1):
         short = (0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)
     return out + pack("<IHHHHIIH", 0x06054B50, *short, told.get("comment", len(end.comment)) & 0xFFFF) + end.comment
@@ -100,12 +117,16 @@ def _deflated(data: bytes) -> bytes:
 def checkpoint(rng: Random) -> list[Member]:
     """The records of a checkpoint of torch, sound or nearly."""
     top = rng.choice((b"a/", b"archive/", b"", b"x\x1b/", b"\xff\xfe/"))
-    tensors = b"}(" + b"".join(text(name) + tensor(rng, key=key) for name, key in (("w", "0"), ("v", "1"), ("u", "0"))) + b"u"
+    tensors = (
+        b"}(" + b"".join(text(name) + tensor(rng, key=key) for name, key in (("w", "0"), ("v", "1"), ("u", "0"))) + b"u"
+    )
     pickle = rng.choice((
-        b"\x80\x02" + tensors + b".", b"\x80\x02}(" + text("model") + tensors + text("x") + value(rng, 3) + b"u.", program(rng), program(rng),
+        b"\x80\x02" + tensors + b".", b"\x80\x02}(" + text("model") + tensors + text("x") + value(rng, 3) + b"u.",
+        program(rng), program(rng),
     ))  # fmt: skip
     members = [
-        Member(top + b"data.pkl", pickle), Member(top + b"data/0", bytes(range(16))), Member(top + b"data/1", bytes(16)),
+        Member(top + b"data.pkl", pickle), Member(top + b"data/0", bytes(range(16))), Member(top + b"data/1",
+        bytes(16)),
         Member(top + b"version", rng.choice((b"3\n", b"\x1b[1m", b"9" * 2000))),
         Member(top + b"byteorder", rng.choice((b"little", b"little", b"big", b"middle"))),
     ]  # fmt: skip
@@ -140,13 +161,16 @@ def _lie_of_fields(rng: Random, members: list[Member], end: End) -> None:
 
 
 def _lie_of_lengths(rng: Random, members: list[Member], end: End) -> None:
-    rng.choice(members).central[rng.choice(("name", "extra", "comment", "wide_length"))] = rng.choice((0, 1, 7, 24, 28, 0xFFFF))
+    rng.choice(members).central[rng.choice(("name", "extra", "comment", "wide_length"))] = rng.choice(
+        (0, 1, 7, 24, 28, 0xFFFF)
+    )
 
 
 def _lie_of_name(rng: Random, members: list[Member], end: End) -> None:
     member = rng.choice(members)
     member.name = rng.choice((
-        b"", rng.choice(members).name, b"a/data/../data.pkl", b"/etc/passwd", b"a/\x00data", b"\xc3\x28", member.name + b"/", b"a/x\x1b[2J",
+        b"", rng.choice(members).name, b"a/data/../data.pkl", b"/etc/passwd", b"a/\x00data", b"\xc3\x28",
+        member.name + b"/", b"a/x\x1b[2J",
         member.name.swapcase(), b"a" * 5000,
     ))  # fmt: skip
     if rng.randrange(4) == 0:
@@ -156,13 +180,19 @@ def _lie_of_name(rng: Random, members: list[Member], end: End) -> None:
 def _lie_of_end(rng: Random, members: list[Member], end: End) -> None:
     end.wide = rng.randrange(2) == 0
     key = rng.choice(("entries", "here", "size", "offset", "disk", "locator", "mark64", "full", "comment"))
-    end.lies[key] = rng.choice((0, 1, 2, len(members), *_NUMBERS)) if key in ("mark64", "full", "comment", "disk") else rng.choice(_WIDE)
+    end.lies[key] = (
+        rng.choice((0, 1, 2, len(members), *_NUMBERS))
+        if key in ("mark64", "full", "comment", "disk")
+        else rng.choice(_WIDE)
+    )
     if rng.randrange(3) == 0 and key in ("size", "offset", "locator"):
         end.lies[key] = rng.randrange(600)
 
 
 def _lie_around(rng: Random, members: list[Member], end: End) -> None:
-    junk = rng.choice((b"x", bytes(40), b"PK\x05\x06" + bytes(18), b"PK\x05\x06", b"PK\x06\x07" + bytes(16), rng.randbytes(30)))
+    junk = rng.choice(
+        (b"x", bytes(40), b"PK\x05\x06" + bytes(18), b"PK\x05\x06", b"PK\x06\x07" + bytes(16), rng.randbytes(30))
+    )
     where = rng.choice(("before", "after", "comment"))
     setattr(end, where, junk)
 
@@ -192,7 +222,8 @@ def _lie_of_data(rng: Random, members: list[Member], end: End) -> None:
 
 
 _LIES: tuple[Callable[[Random, list[Member], End], None], ...] = (
-    _lie_of_size, _lie_of_size, _lie_of_fields, _lie_of_lengths, _lie_of_name, _lie_of_end, _lie_of_end, _lie_around, _lie_of_anchor,
+    _lie_of_size, _lie_of_size, _lie_of_fields, _lie_of_lengths, _lie_of_name, _lie_of_end, _lie_of_end, _lie_around,
+    _lie_of_anchor,
     _lie_of_order, _lie_of_data,
 )  # fmt: skip
 

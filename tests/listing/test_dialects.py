@@ -57,8 +57,8 @@ def test_every_row_verifies(folder: Path) -> None:
 
 
 METRICS = {
-    "unmoor": {"val_loss": 0.05}, "lightning": {"val_loss": 0.25}, "hf-trainer": {"eval_loss": 0.05, "best_metric": 0.05},
-    "plain": {"val_loss": 0.05},
+    "unmoor": {"val_loss": 0.05}, "lightning": {"val_loss": 0.25},
+    "hf-trainer": {"eval_loss": 0.05, "best_metric": 0.05}, "plain": {"val_loss": 0.05},
 }  # fmt: skip
 
 
@@ -90,8 +90,10 @@ def unlink(name: str) -> Breaks:
     return lambda folder: (folder / name).unlink()
 
 
+SHARD, PART = "__0_0.distcp", "model-00002-of-00002.safetensors"
+
 BROKEN: dict[str, tuple[str, Breaks, str]] = {
-    "a save cut off (C55)": ("torchtitan", lambda f: (unlink("step-20/.metadata")(f), cut(f / "step-20/__0_0.distcp"))[0],
+    "a save cut off (C55)": ("torchtitan", lambda f: (unlink("step-20/.metadata")(f), cut(f / "step-20" / SHARD))[0],
                              ".metadata is missing, __0_0.distcp is cut short"),
     "no list of shards": ("dcp", unlink("ckpt_20/.metadata"), ".metadata is missing"),
     "a shard cut short": ("dcp", lambda f: cut(f / "ckpt_20/__0_0.distcp"), "__0_0.distcp is cut short"),
@@ -99,31 +101,29 @@ BROKEN: dict[str, tuple[str, Breaks, str]] = {
     "a file cut short": ("unmoor", lambda f: cut(f / "step_000000020.pt"), "truncated zip"),
     "an empty file": ("unmoor", lambda f: (f / "step_000000020.pt").write_bytes(b""), "empty (0 bytes)"),
     "zeros": ("unmoor", lambda f: (f / "step_000000020.pt").write_bytes(bytes(5000)), "zeros"),
-    "a web page": ("unmoor", lambda f: (f / "step_000000020.pt").write_text("<!DOCTYPE html><title>Sign in</title>"), "HTML"),
+    "a web page": ("unmoor", lambda f: (f / "step_000000020.pt").write_text("<!DOCTYPE html><p>Sign in"), "HTML page"),
     "a Lightning file cut short": ("lightning", lambda f: cut(f / "epoch=1-step=20.ckpt"), "truncated zip"),
     "no trainer state": ("hf-trainer", unlink("checkpoint-20/trainer_state.json"), "trainer_state.json is missing"),
     "half a trainer state": ("hf-trainer", lambda f: cut(f / "checkpoint-20/trainer_state.json", 9), "no JSON"),
     "no optimizer of a trainer": ("hf-trainer", unlink("checkpoint-20/optimizer.pt"), "optimizer.pt is missing"),
-    "a shard of a model missing": ("hf-trainer", unlink("checkpoint-20/model-00002-of-00002.safetensors"),
-                                   "model-00002-of-00002.safetensors is missing"),
-    "a shard of a model cut short": ("hf-trainer", lambda f: cut(f / "checkpoint-20/model-00002-of-00002.safetensors", 8),
-                                     "truncated safetensors"),
+    "a shard of a model missing": ("hf-trainer", unlink(f"checkpoint-20/{PART}"), f"{PART} is missing"),
+    "a shard of a model cut short": ("hf-trainer", lambda f: cut(f / "checkpoint-20" / PART, 8), "truncated"),
     "no streams": ("accelerate", unlink("checkpoint_20/random_states_0.pkl"), "random_states_0.pkl is missing"),
     "no model": ("accelerate", unlink("checkpoint_20/model.safetensors"), "no file of a model"),
     "an optimizer cut short": ("accelerate", lambda f: cut(f / "checkpoint_20/optimizer.bin"), "optimizer.bin"),
     "a rank's optimizer missing": ("deepspeed", unlink("global_step20/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"),
                                    "rank 1 is missing"),
-    "no model states": ("deepspeed", unlink("global_step20/mp_rank_00_model_states.pt"), "_model_states.pt are missing"),
+    "no model states": ("deepspeed", unlink("global_step20/mp_rank_00_model_states.pt"), "_model_states.pt are"),
     "no optimizer of a triple": ("guided-diffusion", unlink("opt000020.pt"), "opt000020.pt is missing"),
     "no average of a triple": ("guided-diffusion", unlink("ema_0.9999_000020.pt"), "ema_0.9999_000020.pt is missing"),
-    "no file of a rank": ("megatron", unlink("iter_0000020/mp_rank_00/model_optim_rng.pt"), "model_optim_rng.pt is missing"),
+    "no file of a rank": ("megatron", unlink("iter_0000020/mp_rank_00/model_optim_rng.pt"), "mp_rank_00: model_optim"),
     "an epoch cut short": ("hippynn", lambda f: cut(f / "checkpoint_epoch_20.pt"), "truncated zip"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_is_not_whole_is_passed_over(case: str, tmp_path: Path) -> None:
-    """An unfinished, damaged or half copied checkpoint is listed with the reason; the newest is the whole one before."""
+    """An unfinished, damaged or half copied checkpoint is listed with the reason; latest is the whole one before."""
     dialect, spoil, why = BROKEN[case]
     folder = made(dialect, tmp_path / "run")
     spoil(folder)
@@ -169,7 +169,9 @@ def test_an_older_pointer_is_told(tmp_path: Path) -> None:
     assert unmoor.runs(folder).notes == ("latest names global_step10, and global_step20 is newer",)
 
 
-@pytest.mark.parametrize("dialect", [d for d in FOLDERS if d not in ("guided-diffusion", "lightning", "hippynn", "plain", "unmoor")])
+@pytest.mark.parametrize(
+    "dialect", [d for d in FOLDERS if d not in ("guided-diffusion", "lightning", "hippynn", "plain", "unmoor")]
+)
 def test_one_checkpoint_is_a_listing_of_itself(dialect: str, tmp_path: Path) -> None:
     """The folder of one checkpoint in the place of that of a run: it is the only row."""
     row = unmoor.latest(made(dialect, tmp_path / "run"))

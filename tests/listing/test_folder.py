@@ -1,4 +1,4 @@
-"""A folder as it is found: half copied, linked, changing while it is listed, full of strange files, without permission."""
+"""A folder as it is found: half copied, linked, changing while it is listed, with strange files, without permission."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import unmoor
 from tests.cases.files import tiny
 from tests.listing.makers import made, own
 from unmoor import filing, places
-from unmoor.describe import listed_files, listed_inside
+from unmoor.describe import glance_shards, listed_files, listed_inside
 from unmoor.errors import NotACheckpoint, UsageError
 from unmoor.wiring.listing import listed
 
@@ -48,7 +48,9 @@ def test_a_temporary_name_is_no_checkpoint(name: str, run: Path) -> None:
     assert unmoor.latest(run).passed == ()
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "run.json", "events.out.tfevents.1", ".git", "notes.txt.tmp", "config.yaml", "a.pt.lock"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "run.json", "events.out.tfevents.1", ".git", "notes.txt.tmp", "config.yaml", "a.pt.lock"]
+)
 def test_other_files_are_no_rows(name: str, run: Path) -> None:
     """What is called as no checkpoint is, is not looked at."""
     (run / name).write_bytes(b"anything")
@@ -95,7 +97,7 @@ def test_a_name_that_says_another_step_is_told(run: Path) -> None:
 
 
 def test_verified_is_what_run_json_says_of_the_file_as_it_is(run: Path) -> None:
-    """A note holds while size and time are those that were noted; a stale, foreign or broken note counts for nothing."""
+    """A note holds while size and time are those that were noted; a stale, foreign or broken one counts for nothing."""
     facts = {entry.name: entry for entry in places.entries(str(run))}
     rows = {name: {"size": e.nbytes, "mtime_ns": e.changed, "number": 1} for name, e in facts.items()}
     for text, wanted in (
@@ -118,7 +120,11 @@ def test_a_broken_one_keeps_the_number_that_was_noted(run: Path) -> None:
     own(run, step=30, number=3)
     (run / "step_000000020.pt").write_bytes(b"PK\x03\x04 cut")
     (run / "run.json").write_text(json.dumps({"step_000000020.pt": {"size": 1, "mtime_ns": 1, "number": 4}}))
-    assert [(row.step, row.number, row.complete) for row in unmoor.runs(run)] == [(20, 4, False), (30, 3, True), (10, 1, True)]
+    assert [(row.step, row.number, row.complete) for row in unmoor.runs(run)] == [
+        (20, 4, False),
+        (30, 3, True),
+        (10, 1, True),
+    ]
 
 
 def flip(path: Path) -> None:
@@ -191,9 +197,10 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 
 
 def _twice(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a/data.pkl", b"\x80\x02}.")
-        archive.writestr("a/data.pkl", b"\x80\x02}X\x04\0\0\0stepK\x05s.")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("a/data.pkl", b"\x80\x02}X\x04\0\0\0stepK\x05s.")
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -213,7 +220,9 @@ def test_goes_on_past_hostile_files(kind: str, run: Path, monkeypatch: pytest.Mo
 
 def test_a_hostile_manifest_is_no_more_than_a_wrong_one(run: Path) -> None:
     """Values of any kind at the head of a manifest: no error, no step, no number."""
-    for number, values in enumerate(({"run": {"step": "x", "number": -5, "metrics": 7}}, {"step": [[]]}, {"epoch": 1e400}, 3, [])):
+    for number, values in enumerate(
+        ({"run": {"step": "x", "number": -5, "metrics": 7}}, {"step": [[]]}, {"epoch": 1e400}, 3, [])
+    ):
         _with_manifest(run / f"odd{'abcde'[number]}.pt", {"manifest": 1, "values": values})
     rows = [row for row in unmoor.runs(run) if row.name.startswith("odd")]
     assert {(row.step, row.number, row.metrics == {}) for row in rows} == {(None, 0, True)}
@@ -235,7 +244,10 @@ def test_a_manifest_behind_other_records_is_found(run: Path) -> None:
 
 def test_a_large_manifest_is_read_by_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a checkpoint of thousands of tensors no more than a few pages are read."""
-    tree = {"model": {f"w{i}": torch.zeros(1) for i in range(3000)}, "run": {"step": 7, "number": 4, "metrics": {"a": 1.5}}}
+    tree = {
+        "model": {f"w{i}": torch.zeros(1) for i in range(3000)},
+        "run": {"step": 7, "number": 4, "metrics": {"a": 1.5}},
+    }
     unmoor.save(tmp_path / "step_000000007.pt", tree)
     read = 0
     real = filing.VectorReader.some_into
@@ -288,7 +300,9 @@ def test_an_error_of_the_system_is_a_row_that_says_so(what: str, run: Path, monk
 
     if what == "a file":
         real = listed_files.glance_file
-        monkeypatch.setattr(listed_files, "glance_file", lambda path: refuse() if path.endswith("20.pt") else real(path))
+        monkeypatch.setattr(
+            listed_files, "glance_file", lambda path: refuse() if path.endswith("20.pt") else real(path)
+        )
     else:
         (run / "checkpoint-20").mkdir()
         (run / "step_000000020.pt").unlink()
@@ -334,6 +348,45 @@ def test_a_folder_is_a_path() -> None:
     """Anything else is refused as such."""
     with pytest.raises(UsageError):
         unmoor.runs(7)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def sharded(run: Path) -> Path:
+    """A run whose checkpoint of step 20 is a folder of shards."""
+    unmoor.convert(run / "step_000000020.pt", run / "step_000000020")
+    (run / "step_000000020.pt").unlink()
+    return run
+
+
+def test_a_folder_of_shards_tells_what_a_file_does(sharded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step, number and metrics out of the head of the manifest; `.metadata` is not taken apart."""
+    monkeypatch.setattr(glance_shards, "read_metadata", lambda path: pytest.fail(path))
+    newest = unmoor.latest(sharded)
+    assert (newest.name, newest.step, newest.number, newest.dialect) == ("step_000000020", 20, 2, "unmoor")
+    assert newest.metrics == {"val_loss": 0.05}
+    assert newest.nbytes == places.tree_bytes(newest.path)
+
+
+@pytest.mark.parametrize("manifest", ["its own", "none", "of another save", "broken"])
+def test_a_folder_of_shards_is_whole_or_says_why(manifest: str, sharded: Path) -> None:
+    """With unmoor's manifest, and by `.metadata` alone where it is missing, broken or of another save."""
+    folder = sharded / "step_000000020"
+    beside = folder / "unmoor-manifest.json"
+    if manifest == "none":
+        beside.unlink()
+    elif manifest == "of another save":
+        text = beside.read_text()
+        beside.write_text(text.replace('"metadata":[', '"metadata":[1'))
+    elif manifest == "broken":
+        beside.write_text(beside.read_text()[:40])
+    whole = unmoor.runs(sharded).rows[0]
+    assert (whole.step, whole.complete) == (20, True)
+    (shard,) = folder.glob("*.distcp")
+    shard.write_bytes(shard.read_bytes()[:-9])
+    assert f"{shard.name} is cut short" in unmoor.runs(sharded).rows[0].why
+    shard.unlink()
+    assert f"{shard.name} is missing" in unmoor.runs(sharded).rows[0].why
+    assert unmoor.latest(sharded).step == 10
 
 
 def test_files_that_go_together_are_one_row(tmp_path: Path) -> None:

@@ -48,7 +48,12 @@ NAMES: dict[str, int | None] = {
     "": None,
 }
 
-EPOCHS: dict[str, int] = {"epoch=3-val_loss=0.25.ckpt": 3, "checkpoint_epoch_7.pt": 7, "epoch10.pth": 10, "net_ep005.pt": 5}
+EPOCHS: dict[str, int] = {
+    "epoch=3-val_loss=0.25.ckpt": 3,
+    "checkpoint_epoch_7.pt": 7,
+    "epoch10.pth": 10,
+    "net_ep005.pt": 5,
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,14 +97,21 @@ def test_values_tell_a_step_before_an_epoch(values: dict, step: Progress | None)
 def test_what_a_manifest_repeats_tells_the_same() -> None:
     """The head of a manifest and the tree tell the same step and metrics, NaN and infinity among them."""
     metrics = {"val_loss": float("inf"), "acc": 0.5, "n": 3}
-    tree = {"run": {"step": 5, "number": 2, "metrics": metrics, "total": None}, "step": 4, "model": object(), "epoch": 1}
+    tree = {
+        "run": {"step": 5, "number": 2, "metrics": metrics, "total": None},
+        "step": 4,
+        "model": object(),
+        "epoch": 1,
+    }
     made = told(tree)
     assert made is not None
     assert progress(made) == progress(tree) == Progress(5, "step")
     assert measured(made) == measured(tree) == metrics
 
 
-@pytest.mark.parametrize("tree", [{"step": object()}, {"run": {"step": 1, "note": object()}}, {"run": {"x": "y" * 99999}}])
+@pytest.mark.parametrize(
+    "tree", [{"step": object()}, {"run": {"step": 1, "note": object()}}, {"run": {"x": "y" * 99999}}]
+)
 def test_what_json_cannot_hold_is_left_to_the_tree(tree: dict) -> None:
     """A value that is not plain, or is long, is not repeated: the tree is read then."""
     assert told(tree) is None

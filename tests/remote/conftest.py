@@ -64,7 +64,8 @@ def store(server: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterato
     from unmoor.remote import stores
 
     monkeypatch.setattr(stores, "PAUSE", 0.001)
-    once = {"retries": {"max_attempts": 0}}  # of botocore: what is tried again is what s3fs and unmoor do
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    once = {"retries": {"max_attempts": 0}}  # what is tried again here is what unmoor does
     monkeypatch.setitem(fsspec.config.conf, "s3", {**KEYS, "endpoint_url": proxy.url, "config_kwargs": once})
     behind = s3fs.S3FileSystem(**KEYS, endpoint_url=server)
     name = f"bucket-{uuid.uuid4().hex[:12]}"

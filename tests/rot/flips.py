@@ -1,111 +1,89 @@
-"""Every flip of a bit, tried at the real doors: what verify says, what a restore gives, what torch.load gives.
+"""Damage tried at the real doors: what verify says of it, what a restore gives, what torch.load gives.
 
-`table` gives the figures of a page; `python -m tests.rot.flips` prints them (all flips take minutes).
+`table` gives the figures of a page. `python -m tests.rot.flips [STEP] [FORM...]` prints them: with STEP 1 every flip of
+every form, which takes a quarter of an hour; `python -m tests.rot.flips large NUMBER` for a file of 50 MB.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import sys
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import unmoor
-from tests.rot.subjects import SUBJECTS, Live, Subject, content, files_of
+from tests.rot.damage import Damage, Harm, every_flip, random_flips, random_harm
+from tests.rot.subjects import SUBJECTS, Live, Subject, content, parts
+
+SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass
 class Tally:
-    """What became of the flips of one form: at each door the number of each outcome, and the places of some."""
+    """What became of the damage to one form.
 
-    flips: int = 0
+    At each door the outcomes by number: `found` and `raised` are finds, `passed` a sound verification, `same` a restore
+    of the very state that was saved, `SILENT` one of another. `missed` is what verify passed, `silent` what a restore
+    passed and should not have.
+    """
+
+    tried: int = 0
     seconds: float = 0.0
     verify: Counter[str] = field(default_factory=Counter)
     restore: Counter[str] = field(default_factory=Counter)
     torch: Counter[str] = field(default_factory=Counter)
-    missed: list[tuple[str, int, int]] = field(default_factory=list)
-    silent: list[tuple[str, int, int]] = field(default_factory=list)
-    crashed: list[tuple[str, int, int, str]] = field(default_factory=list)
-    harmless: list[tuple[str, int, int]] = field(default_factory=list)
+    missed: list[Damage] = field(default_factory=list)
+    silent: list[Damage] = field(default_factory=list)
+    crashed: list[str] = field(default_factory=list)
 
 
-def every_bit(path: Path, step: int = 1, first: int = 0) -> Iterator[tuple[Path, int, int]]:
-    """File, byte and bit of every flip of a checkpoint, or of each `step`-th."""
-    number = 0
-    for file in files_of(path):
-        for at in range(file.stat().st_size):
-            for bit in range(8):
-                if number % step == first % step:
-                    yield file, at, bit
-                number += 1
-
-
-def random_bits(path: Path, number: int, seed: int = 0) -> Iterator[tuple[Path, int, int]]:
-    """Flips anywhere in the files of a checkpoint, each byte as likely as any other."""
-    chance = random.Random(seed)
-    files = list(files_of(path))
-    sizes = [file.stat().st_size for file in files]
-    for _ in range(number):
-        file = chance.choices(files, sizes)[0]
-        yield file, chance.randrange(file.stat().st_size), chance.randrange(8)
-
-
-def tried(
-    subject: Subject, path: Path, flips: Iterable[tuple[Path, int, int]], *, doors: str = "verify restore torch"
-) -> Tally:
-    """Turn each bit round, knock at the doors, and turn it back."""
+def tried(subject: Subject, path: Path, damages: Iterable[Damage], *, doors: str = "verify restore torch") -> Tally:
+    """Do each damage, knock at the doors, undo it. What changes no byte is left out."""
     made, live = Tally(), Live(subject)
     whole = live.restore(path)
     loaded = content(torch.load(path)) if path.is_file() and path.suffix == ".pt" else None
     begin = time.perf_counter()
-    for file, at, bit in flips:
-        place = (file.name, at, bit)
-        handle = os.open(file, os.O_RDWR)
-        try:
-            before = os.pread(handle, 1, at)
-            os.pwrite(handle, bytes([before[0] ^ 1 << bit]), at)
-            made.flips += 1
+    for damage in damages:
+        with Harm(damage) as changed:
+            if not changed:
+                continue
+            made.tried += 1
             if "verify" in doors:
-                found = _door(lambda: unmoor.verify(path), made, place, bad=lambda one: not one.ok)
-                made.verify[found] += 1
-                if found == "passed":
-                    made.missed.append(place)
+                found, checked = _door(partial(unmoor.verify, path), made, damage)
+                word = found if checked is None else "passed" if checked.ok else "found"
+                made.verify[word] += 1
+                made.missed += [damage] if word == "passed" else []
             if "restore" in doors:
-                found = _door(lambda: live.restore(path), made, place, bad=None)
-                found = found if found != "passed" else "same" if _last[0] == whole else "SILENT"
-                made.restore[found] += 1
-                if found in ("SILENT", "same"):
-                    (made.silent if found == "SILENT" else made.harmless).append(place)
+                found, state = _door(partial(live.restore, path), made, damage)
+                word = found if state is None else "same" if state == whole else "SILENT"
+                made.restore[word] += 1
+                if word == "SILENT":
+                    made.silent.append(damage)
+                    live = Live(subject)  # what came in so may stay there
             if "torch" in doors and loaded is not None:
                 made.torch[_torch(path, loaded)] += 1
-        finally:
-            os.pwrite(handle, before, at)
-            os.close(handle)
     made.seconds = time.perf_counter() - begin
     return made
 
 
-_last: list[Any] = [None]
-
-
-def _door(call: Callable[[], Any], made: Tally, place: tuple[str, int, int], *, bad: Callable[[Any], bool] | None) -> str:
+def _door(call: Callable[[], Any], made: Tally, damage: Damage) -> tuple[str, Any]:
     try:
-        _last[0] = call()
+        return "", call()
     except unmoor.UnmoorError:
-        return "raised"
+        return "raised", None
     except Exception as error:  # noqa: BLE001 - what is no error of ours is what is looked for
-        made.crashed.append((*place, repr(error)[:200]))
-        return "CRASHED"
-    return "found" if bad is not None and bad(_last[0]) else "passed"
+        made.crashed.append(f"{damage}: {error!r}"[:300])
+        return "CRASHED", None
 
 
 def _torch(path: Path, whole: tuple[Any, ...]) -> str:
@@ -121,21 +99,40 @@ def table(step: int = 1, names: Iterable[str] = SUBJECTS) -> dict[str, Tally]:
     """Form -> what became of every flip of it, or of each `step`-th."""
     made = {}
     for name in names:
-        with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        with _folder() as folder:
             path = SUBJECTS[name].make(Path(folder))
-            made[name] = tried(SUBJECTS[name], path, every_bit(path, step))
+            made[name] = tried(SUBJECTS[name], path, every_flip(path, step))
     return made
 
 
-def main(step: int, names: Iterable[str]) -> None:
-    """Print the table."""
-    for name, made in table(step, names).items():
-        print(f"{name}: {made.flips:,} flips, {made.flips / made.seconds:.0f}/s")
-        print(f"  verify {dict(made.verify)}  restore {dict(made.restore)}  torch.load {dict(made.torch)}")
-        for what in ("missed", "silent", "crashed"):
-            if getattr(made, what):
-                print(f"  {what}: {getattr(made, what)[:40]}")
+def large(number: int, width: int = 720_000) -> dict[str, Tally]:
+    """What became of so many random flips, and a tenth as many other harms, of a file of 50 MB."""
+    with _folder() as folder:
+        path = Path(folder) / "large.pt"
+        model, optimizer = parts(width=width)
+        unmoor.save(path, model=model, optimizer=optimizer, step=3, rng=False)
+        subject = Subject(lambda _: path, summed=True, width=width)
+        return {
+            "flips": tried(subject, path, random_flips(path, number)),
+            "other harm": tried(subject, path, random_harm(path, -(-number // 10))),
+        }
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None)
+
+
+def lines(made: dict[str, Tally]) -> Iterable[str]:
+    """The table as text, with what was missed."""
+    for name, tally in made.items():
+        yield f"{name}: {tally.tried:,} tried, {tally.tried / max(tally.seconds, 1e-9):.0f}/s"
+        yield f"  verify {dict(tally.verify)}  restore {dict(tally.restore)}  torch.load {dict(tally.torch)}"
+        for what in chain(tally.missed[:20], tally.silent[:20]):
+            yield f"  {'SILENT ' if what in tally.silent else 'missed '}{what}"
+        yield from (f"  CRASHED {what}" for what in tally.crashed[:20])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1, sys.argv[2:] or SUBJECTS)
+    asked = sys.argv[1:] or ["1"]
+    found = large(int(asked[1])) if asked[0] == "large" else table(int(asked[0]), asked[1:] or SUBJECTS)
+    sys.stdout.write("\n".join(lines(found)) + "\n")

@@ -58,13 +58,13 @@ def relocated(folder: Path) -> Path:
 
 
 def flat(folder: Path) -> Path:
-    """safetensors of unmoor.save."""
+    """A safetensors file of unmoor.save."""
     unmoor.save(folder / "flat.safetensors", model=parts()[0], rng=False)
     return folder / "flat.safetensors"
 
 
 def theirs(folder: Path) -> Path:
-    """safetensors of the format's own library."""
+    """A safetensors file of the format's own library."""
     save_file(parts()[0].state_dict(), folder / "theirs.safetensors")
     return folder / "theirs.safetensors"
 
@@ -84,11 +84,12 @@ def bare(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Subject:
-    """How a form is made, whether all of its data has checksums, and whether there is an optimizer in it."""
+    """How a form is made, whether all of its data has checksums, whether an optimizer is in it, how wide the model is."""
 
     make: Callable[[Path], Path]
     summed: bool
     optimizer: bool = True
+    width: int = WIDTH
 
 
 SUBJECTS: Final = {
@@ -113,8 +114,8 @@ def content(*trees: Any) -> tuple[Any, ...]:
     made: list[Any] = []
     for tree in trees:
         if isinstance(tree, torch.Tensor):
-            made.append((str(tree.dtype), tuple(tree.shape), tree.detach().contiguous().view(torch.uint8).numpy().tobytes()
-                         if tree.numel() and tree.dim() else repr(tree)))  # fmt: skip
+            flat = tree.detach().contiguous().reshape(-1)
+            made.append((str(tree.dtype), tuple(tree.shape), flat.view(torch.uint8).numpy().tobytes()))
         elif isinstance(tree, dict):
             made += [(key, *content(value)) for key, value in tree.items()]
         elif isinstance(tree, list | tuple):
@@ -128,7 +129,7 @@ class Live:
     """Live objects that are blanked before every restore, so that what is in them afterwards came from the file."""
 
     def __init__(self, subject: Subject) -> None:
-        self.model, self.optimizer = parts(5)
+        self.model, self.optimizer = parts(5, subject.width)
         self.roles: dict[str, Any] = {"model": self.model}
         if subject.optimizer:
             self.roles["optimizer"] = self.optimizer

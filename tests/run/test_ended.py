@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "run_training.py"
+LIMIT = 120
 
 
 @pytest.fixture
-def start(tmp_path):
+def killed(tmp_path):
     """Starts the script on a folder, and sends it a signal once it prints a line; its exit code and its lines."""
 
-    def started(folder, until="", number=None):
+    def start(folder, until, number):
         command, lines = [sys.executable, str(SCRIPT), str(tmp_path / folder)], []
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             for line in process.stdout:
@@ -24,28 +26,37 @@ def start(tmp_path):
                 if number is not None and line.startswith(until):
                     process.send_signal(number)
                     number = None
-            return process.wait(120), lines
+            return process.wait(LIMIT), lines
 
-    return started
+    return start
 
 
-def test_every_end_leads_to_the_same_run(start):
+@pytest.fixture
+def here(tmp_path, capsys):
+    """Runs the script in this process; its lines."""
+
+    def run(folder):
+        main = runpy.run_path(str(SCRIPT))["main"]
+        capsys.readouterr()
+        main(str(tmp_path / folder))
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_every_end_leads_to_the_same_run(killed, here):
     """SIGTERM, SIGKILL and no end at all: the same weights, bit for bit; a finished run takes no step more."""
-    code, whole = start("whole")
-    assert code == 0, whole
-    assert "starts at step 0" in whole[0]
-    assert whole[-1].startswith("done: ")
-    code, lines = start("cut", "step 700:", signal.SIGTERM)
+    code, lines = killed("cut", "step 700:", signal.SIGTERM)
     assert code == 75, lines
-    code, lines = start("cut", "step 1300:", signal.SIGKILL)
-    assert code == -signal.SIGKILL
+    assert "starts at step 0" in lines[0]
+    code, lines = killed("cut", "step 1300:", signal.SIGKILL)
+    assert code == -signal.SIGKILL, lines
     assert 700 <= int(lines[0].split()[-1]) < 1300, lines[0]
-    code, lines = start("cut")
-    assert code == 0, lines
+    lines, whole = here("cut"), here("whole")
     assert lines[0].endswith("at step 1000"), lines[0]
     assert lines[-1] == whole[-1]
-    code, lines = start("cut")
-    assert code == 0, lines
+    assert lines[-1].startswith("done: ")
+    lines = here("cut")
     assert "resumed from step_000002000.pt" in lines[0]
     assert lines[-1] == whole[-1]
     assert not [line for line in lines if line.startswith("step ")]

@@ -54,9 +54,9 @@ def test_an_exception_within_a_step_is_no_end_of_a_step(tmp_path):
 
 def test_it_goes_once_the_run_is_past_it(tmp_path):
     """What was saved within a step is of no use once that step is safe; of several the newest stays."""
-    with pytest.warns(UserWarning, match="interrupted"):
-        breaks(tmp_path, 4, every=4)
-        breaks(tmp_path, 5, every=4)
+    for at in (4, 5):
+        with pytest.warns(UserWarning, match="interrupted"):
+            breaks(tmp_path, at, every=4)
     assert names(tmp_path) == ["step_000000004.pt", "step_000000005.interrupted.pt"]
     whole, _ = trained(tmp_path / "whole", 9)
     training, _ = trained(tmp_path, 9, every=4)
@@ -73,13 +73,14 @@ def test_nothing_is_saved_of_it_where_that_is_asked_for(tmp_path):
 
 def test_the_exception_is_the_one_that_is_seen(tmp_path, monkeypatch):
     """A save of the broken step that fails too hides nothing."""
-    training = Training()
-    run = the_run(tmp_path, training)
+
+    def body(run, training, step):
+        if step == 3:
+            monkeypatch.setattr(api, "save", refusing(MemoryError("no memory")))
+            raise Broke
+
     with pytest.raises(Broke), pytest.warns(UserWarning, match="the state within step 3 was not saved: no memory"):
-        for step in run.steps(run.resume(), 9):
-            if step == 3:
-                monkeypatch.setattr(api, "save", refusing(MemoryError("no memory")))
-                raise Broke
+        trained(tmp_path, 9, body)
 
 
 def test_break_is_told(tmp_path):
@@ -147,15 +148,18 @@ def test_metrics_of_a_save_that_failed_go_into_the_next(tmp_path, monkeypatch):
 
 def test_the_last_save_must_succeed(tmp_path, monkeypatch):
     """At the end nothing comes that could make up for it: the error is raised, and the older checkpoint is there."""
-    training = Training()
-    run = the_run(tmp_path, training)
+
+    def body(run, training, step):
+        if step == 4:
+            monkeypatch.setattr(api, "save", refusing(FULL))
+
     with pytest.raises(unmoor.SaveError, match="disk is full"):
-        for step in run.steps(run.resume(), 5):
-            training.step(step)
-            if step == 4:
-                monkeypatch.setattr(api, "save", refusing(FULL))
+        trained(tmp_path, 5, body)
     assert names(tmp_path) == ["step_000000002.pt", "step_000000004.pt"]
-    assert not run.finished
+    monkeypatch.undo()
+    training, run = trained(tmp_path, 5)
+    assert training.taken == [4]
+    assert run.finished
 
 
 def test_what_can_never_be_saved_ends_the_run(tmp_path):
@@ -182,7 +186,7 @@ def test_a_save_that_fails_behind_the_run_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(saving_behind, "write_draft", write)
     with pytest.warns(UserWarning, match="the run goes on"):
-        training, run = trained(tmp_path, 9, background="wait")
+        training, _ = trained(tmp_path, 9, background="wait")
     assert training.taken == list(range(9))
     assert len(calls) == 4
     assert names(tmp_path) == [f"step_{step:09d}.pt" for step in (6, 8, 9)]
@@ -220,7 +224,7 @@ def test_a_save_that_is_due_while_one_is_written_is_left_out_where_that_is_asked
 def test_a_save_that_is_due_while_one_is_written_waits_else(tmp_path, slow):
     """background="wait": every save that is due is made, in order."""
     threading.Timer(0.2, slow.set).start()
-    training, run = trained(tmp_path, 9, background="wait", keep_last=None)
+    _, run = trained(tmp_path, 9, background="wait", keep_last=None)
     assert "skipped" not in kinds(run)
     assert names(tmp_path) == [f"step_{step:09d}.pt" for step in (2, 4, 6, 8, 9)]
     assert [event.step for event in run.events if event.kind == "verified"] == [2, 4, 6, 8, 9]
@@ -243,7 +247,7 @@ def test_what_is_written_behind_the_run_is_the_end_of_its_step(tmp_path, slow):
 
 
 def test_one_that_does_not_hold_deletes_nothing(tmp_path, monkeypatch):
-    """A checkpoint that is damaged before it is read back is told, and the older ones stay until a good one is there."""
+    """A checkpoint that is damaged before it is read back is told; older ones stay until a good one is there."""
     real, rotten = run_saver.verify_path, {4, 6}
 
     def verify(path, **how):
@@ -254,7 +258,7 @@ def test_one_that_does_not_hold_deletes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(run_saver, "verify_path", verify)
     present = []
     with pytest.warns(UserWarning, match="was written and does not hold") as told:
-        training, run = trained(tmp_path, 9, lambda *_: present.append(names(tmp_path)), keep_last=1)
+        trained(tmp_path, 9, lambda *_: present.append(names(tmp_path)), keep_last=1)
     assert len(told) == 2
     assert present[-2] == [f"step_{step:09d}.pt" for step in (2, 4, 6)]
     assert names(tmp_path) == ["step_000000009.pt"]
@@ -270,7 +274,7 @@ def test_saves_by_a_clock_that_cannot_be_set(tmp_path, monkeypatch):
     def body(run, training, step):
         clock[0] += 0.9
 
-    _, run = trained(tmp_path, 8, body, every="2s", keep_last=None)
+    trained(tmp_path, 8, body, every="2s", keep_last=None)
     assert names(tmp_path) == [f"step_{step:09d}.pt" for step in (3, 6, 8)]
     assert trained(tmp_path, 8)[0].taken == []
     assert [row.step for row in unmoor.runs(tmp_path).rows] == [8, 6, 3]
@@ -285,7 +289,7 @@ def test_nothing_is_overwritten_whatever_order_saves_come_in(tmp_path):
             assert run.save() is None
             run.save()
 
-    _, run = trained(tmp_path, 4, body, every=None, keep_last=None)
+    trained(tmp_path, 4, body, every=None, keep_last=None)
     assert names(tmp_path) == ["step_000000003.pt", "step_000000004.pt"]
     with the_run(tmp_path, Training(), keep_last=None) as run:
         run.resume()

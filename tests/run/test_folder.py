@@ -43,7 +43,7 @@ def test_what_is_kept(tmp_path, policy, left, background):
         if step in LOSSES:
             run.log(loss=torch.tensor(LOSSES[step]), seen=step)
 
-    _, run = trained(tmp_path, 11, body, background=background, **policy)
+    trained(tmp_path, 11, body, background=background, **policy)
     assert steps_kept(tmp_path) == left
     assert all(unmoor.verify(tmp_path / name).ok for name in names(tmp_path))
     rows = json.loads((tmp_path / "run.json").read_text())["verified"]
@@ -197,7 +197,7 @@ def test_a_lost_note_means_only_that_nobody_knows(tmp_path, how):
     """Without run.json nothing is taken for verified, nothing is deleted early, and the run goes on."""
     trained(tmp_path, 4, keep_last=2)
     LOST[how](tmp_path / "run.json")
-    assert [row.verified for row in unmoor.runs(tmp_path)][0] is None
+    assert next(row.verified for row in unmoor.runs(tmp_path)) is None
     training, run = trained(tmp_path, 6, keep_last=2)
     assert training.taken == [4, 5]
     assert run.last.verified
@@ -264,14 +264,16 @@ def test_the_folder_that_vanishes_is_told(tmp_path):
     """Saves fail with a warning each; the last one raises."""
     import shutil
 
-    training = Training()
-    run = the_run(tmp_path / "run", training)
+    taken = []
+
+    def body(run, training, step):
+        taken.append(step)
+        if step == 2:
+            shutil.rmtree(tmp_path / "run")
+
     with pytest.warns(UserWarning, match="was not saved"), pytest.raises(unmoor.SaveError):
-        for step in run.steps(run.resume(), 5):
-            training.step(step)
-            if step == 2:
-                shutil.rmtree(tmp_path / "run")
-    assert training.taken == [0, 1, 2, 3, 4]
+        trained(tmp_path / "run", 5, body)
+    assert taken == [0, 1, 2, 3, 4]
 
 
 def test_everything_is_printed(tmp_path):
@@ -295,9 +297,9 @@ def test_everything_is_printed(tmp_path):
 def test_a_loop_within_a_loop_is_refused(tmp_path):
     """One loop at a time moves a run; a run that is closed moves no more."""
     run = the_run(tmp_path, Training())
-    for step in run.steps(run.resume(), 2):
-        for call in (run.resume, lambda: run.steps(step, 2)):
-            with pytest.raises(unmoor.UsageError, match="loop over run.steps"):
+    for _ in run.steps(run.resume(), 2):
+        for call in (run.resume, lambda: run.steps(0, 2)):
+            with pytest.raises(unmoor.UsageError, match=r"loop over run\.steps"):
                 call()
         with pytest.raises(unmoor.UsageError, match="within the loop it is known"):
             run.save(step=1)

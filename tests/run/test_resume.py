@@ -166,7 +166,8 @@ def test_goes_on_where_the_newest_is_no_checkpoint_any_more(tmp_path, whole, how
     training, _ = trained(tmp_path, TOTAL, keep_last=None)
     assert training.taken[0] == 4
     assert training.digest() == whole
-    assert how == "nothing" or "step_000000006-3.pt" in names(tmp_path)
+    wanted = step_file(6) if how == "nothing" else "step_000000006-"
+    assert [name for name in names(tmp_path) if name.startswith(wanted)]
 
 
 def test_nothing_changes_before_the_data_was_verified(tmp_path):
@@ -175,13 +176,17 @@ def test_nothing_changes_before_the_data_was_verified(tmp_path):
     damage(tmp_path / step_file(2))
     training = Training(seed=3)
     before = training.digest()
-    with the_run(tmp_path, training) as run, pytest.warns(UserWarning) as told:
+    with the_run(tmp_path, training) as run, pytest.warns(UserWarning, match="unmoor") as told:
         assert run.resume() == 0
     assert ["passed over" in str(each.message) for each in told] == [True, False]
     assert "none of the checkpoints" in str(told[1].message)
     assert training.digest() == before
     assert run.report is None
-    with the_run(tmp_path, training) as run, pytest.warns(UserWarning), pytest.raises(unmoor.CorruptFile, match="no checkpoint in"):
+    with (
+        the_run(tmp_path, training) as run,
+        pytest.warns(UserWarning, match="passed over"),
+        pytest.raises(unmoor.CorruptFile, match="no checkpoint in"),
+    ):
         run.resume(otherwise="error")
 
 
@@ -189,9 +194,9 @@ def test_does_not_start_anew_where_objects_had_begun_to_change(tmp_path):
     """With verify="stream" damage is met half-way: that is no fresh start."""
     cut(tmp_path, 3)
     damage(tmp_path / step_file(2))
-    with the_run(tmp_path, Training()) as run, pytest.warns(UserWarning, match="passed over"):
-        with pytest.raises(unmoor.CorruptFile, match="build them again"):
-            run.resume(verify="stream")
+    passed, none = pytest.warns(UserWarning, match="passed over"), pytest.raises(unmoor.CorruptFile, match="build them")
+    with the_run(tmp_path, Training()) as run, passed, none:
+        run.resume(verify="stream")
 
 
 def test_a_disk_that_fails_is_no_fresh_start(tmp_path, monkeypatch):
@@ -202,9 +207,9 @@ def test_a_disk_that_fails_is_no_fresh_start(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(unmoor.api, "restore", failing)
-    with the_run(tmp_path, Training()) as run, pytest.warns(UserWarning, match="passed over"):
-        with pytest.raises(unmoor.MachineError, match="no checkpoint in"):
-            run.resume()
+    passed, none = pytest.warns(UserWarning, match="passed over"), pytest.raises(unmoor.MachineError, match="no checkp")
+    with the_run(tmp_path, Training()) as run, passed, none:
+        run.resume()
 
 
 def test_objects_that_do_not_fit_are_an_error(tmp_path):
@@ -286,8 +291,9 @@ def test_begins_from_the_newest_of_another_run(tmp_path, whole):
     cut(tmp_path / "one", 7)
     damage(tmp_path / "one" / step_file(6))
     training = Training()
-    with the_run(tmp_path / "two", training) as run, pytest.warns(UserWarning, match="passed over"):
-        start = run.resume(from_=tmp_path / "one")
+    with the_run(tmp_path / "two", training) as run:
+        with pytest.warns(UserWarning, match="passed over"):
+            start = run.resume(from_=tmp_path / "one")
         for step in run.steps(start, TOTAL):
             training.step(step)
     assert start == 4

@@ -29,13 +29,19 @@ def send(name):
 @pytest.mark.parametrize("name", ENDING)
 def test_saves_once_at_the_end_of_the_step_and_exits(tmp_path, handlers, name):
     """The step is ended, its end is saved, and the exit code says: come again."""
-    training = Training()
-    run = the_run(tmp_path, training, every=None)
+    training, kept = Training(), []
+
+    def train():
+        with the_run(tmp_path, training, every=None) as run:
+            kept.append(run)
+            for step in run.steps(run.resume(), 9):
+                if step == 3:
+                    send(name)
+                training.step(step)
+
     with pytest.raises(SystemExit) as caught:
-        for step in run.steps(run.resume(), 9):
-            if step == 3:
-                send(name)
-            training.step(step)
+        train()
+    run = kept[0]
     assert caught.value.code == 75
     assert training.taken == [0, 1, 2, 3]
     assert names(tmp_path) == ["step_000000004.pt"]
@@ -43,7 +49,6 @@ def test_saves_once_at_the_end_of_the_step_and_exits(tmp_path, handlers, name):
     assert run.stopped == name
     assert not run.finished
     assert {each: signal.getsignal(getattr(signal, each)) for each in ENDING} == handlers
-    run.close()
     again, _ = trained(tmp_path, 9, every=None)
     assert again.taken == [4, 5, 6, 7, 8]
     assert trained(tmp_path / "whole", 9, every=None)[0].digest() == again.digest()
@@ -88,16 +93,19 @@ def test_several_signals_save_once(tmp_path):
 
 def test_a_second_interrupt_is_one_at_once(tmp_path):
     """Ctrl-C twice: the step is not waited for, and nothing more is written."""
-    training, seen = Training(), []
-    run = the_run(tmp_path, training, every=1)
+    seen = []
+
+    def body(run, training, step):
+        if step == 2:
+            seen.append(run)
+            send("SIGINT")
+            seen.append("first")
+            send("SIGINT")
+            seen.append("second")
+
     with pytest.raises(KeyboardInterrupt):
-        for step in run.steps(run.resume(), 9):
-            training.step(step)
-            if step == 2:
-                send("SIGINT")
-                seen.append("first")
-                send("SIGINT")
-                seen.append("second")
+        trained(tmp_path, 9, body, every=1)
+    run, *seen = seen
     assert seen == ["first"]
     assert names(tmp_path) == ["step_000000001.pt", "step_000000002.pt"]
     assert kinds(run)[-1] == "left"

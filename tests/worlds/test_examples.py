@@ -98,9 +98,9 @@ def test_deepspeed_to_plain(run, tmp_path):
 
 
 def test_every_example_is_run() -> None:
-    """No script of examples/ is left out: those of proofs are run beside the other proofs."""
-    proofs = Path(__file__).parents[1] / "prove" / "test_processes.py"
-    text = Path(__file__).read_text() + proofs.read_text()
+    """No script of examples/ is left out: those of proofs and of runs are run beside the other tests of these."""
+    others = [Path(__file__).parents[1] / name for name in ("prove/test_processes.py", "run/test_ended.py")]
+    text = Path(__file__).read_text() + "".join(path.read_text() for path in others)
     run = [path for path in EXAMPLES.glob("*.py") if f'run("{path.stem}"' in text or f'"{path.name}"' in text]
     assert sorted(EXAMPLES.glob("*.py")) == sorted(run)
 

@@ -92,7 +92,7 @@ def _scalar_value(dtype: str, data: bytes) -> Any:
 
 def _array(m: Machine, args: _Args) -> Any:
     """`_reconstruct(ndarray, (0,), b"b")`: an empty array that a BUILD fills."""
-    if not args or type(args[0]) is not Opaque or args[0].name != "numpy.ndarray":
+    if not args or type(args[0]) is not Opaque or args[0].name != "numpy.ndarray" or args[1:2] != ((0,),):
         return None
     m.charge(4)
     return NumpyArray("|u1", (0,), fortran=False, data=b"")

@@ -26,14 +26,12 @@ from .local_shards import SHARD_CLASSES
 from .reading import Reading, Scanner
 from .rebuild import CONSTANTS, HINTS, RULES, STORAGES
 from .recorded import with_recorded_roles
-from .walk import Found, Walked, walk
+from .walk import Found, Walked, visits, walk
 
 __all__ = ["Contents", "assemble"]
 
 _KNOWN: Final = frozenset(RULES) | frozenset(CONSTANTS) | STORAGES | HINTS | SHARD_CLASSES
 _LARGE: Final = 4096
-_MIN_VISITS: Final = 100_000
-_MAX_VISITS: Final = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +56,9 @@ class Contents:
 def assemble(reader: Reader, contents: Contents) -> Catalog:
     """The Catalog of one file. Raises CorruptFile naming every tensor whose data is absent or out of bounds."""
     calls = dangerous_calls(call for reading in contents.readings for call in reading.calls)
-    budget = min(_MIN_VISITS + contents.structure, _MAX_VISITS)
     made = Entries(reader.path, contents.faults)
-    walked = walk(contents.tree, budget=budget, wanted={id(call) for call in calls}, path=reader.path,
-                  make=made.make)  # fmt: skip
+    budget, wanted = visits(contents.structure), {id(call) for call in calls}
+    walked = walk(contents.tree, budget=budget, wanted=wanted, path=reader.path, make=made.make)
     entries = made.checked(walked.tensors)
     names = tuple(dict.fromkeys(name for reading in contents.readings for name in reading.globals))
     findings = [

@@ -11,7 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor import places
@@ -27,7 +27,9 @@ __all__ = ["MANIFEST", "Beside", "read_beside", "summed"]
 MANIFEST: Final = "unmoor-manifest.json"
 _MAX: Final = 1 << 30
 _SHOWN: Final = 8
+_WITHOUT: Final = "roles and containers are then told by structure alone"
 _SUM: Final = "crc32"
+_DAMAGED: Final = 2
 _CLOSING: Final = re.compile(rb',"([^"]{1,8})":"[^"]{8}"\}\Z')
 
 
@@ -70,8 +72,8 @@ def read_beside(path: str, save_id: str, crc: tuple[int, int], keys: Mapping[str
     manifest = _read(place)
     if manifest is None:
         text = f"{MANIFEST} is damaged: the folder is described without it"
-        return Beside(findings=(replace(_finding(text), severity="error"),))
-    if manifest.get("save_id") != save_id or not save_id:
+        return Beside(findings=(Finding("manifest-damaged", "error", "", text, _WITHOUT),))
+    if not save_id or not _same_save(manifest.get("save_id"), save_id):
         text = f"{MANIFEST} is of another save than .metadata: the folder is described without it"
         return Beside(findings=(_finding(text),))
     _complain(path, list(_faults(manifest, crc, keys)))
@@ -93,6 +95,13 @@ def _holds(text: bytes) -> bool:
     return found is None or (found[1] == _SUM.encode() and summed(text[: found.start()] + b"}") == text)
 
 
+def _same_save(one: Any, other: str) -> bool:
+    """Whether two ids are of one save: those of two saves differ in nearly all letters, a damaged one in few."""
+    if not isinstance(one, str) or len(one) != len(other):
+        return False
+    return sum(a != b for a, b in zip(one, other, strict=True)) <= _DAMAGED
+
+
 def _complain(path: str, faults: list[str]) -> None:
     if faults:
         more = [f"and {len(faults) - _SHOWN:,} more"] if len(faults) > _SHOWN else []
@@ -106,7 +115,7 @@ def _complain(path: str, faults: list[str]) -> None:
 
 
 def _finding(text: str) -> Finding:
-    return Finding("manifest", "warning", "", text, "roles and containers are then told by structure alone")
+    return Finding("manifest", "warning", "", text, _WITHOUT)
 
 
 def _read(place: str) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """A glance at one checkpoint file: how far its run was, and whether it is whole as far as can be seen at once.
 
 Cheap by law: of a file that unmoor.save wrote the end, the last entry of its directory and the head of its manifest are
-read, whatever its size. Of others the pickle, inertly, or the header; no tensor data but single numbers, nothing is run.
+read, whatever its size. Of others the pickle, inertly, or the header; of tensor data single numbers. Nothing is run.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from .safetensors import read_header
 from .torch_legacy import describe_legacy
 from .torch_tar import describe_tar
 from .zip_ends import End, read_end
-from .zips import Record, last_record, record_bytes, records_named
+from .zips import Record, record_bytes, records_named
 
 __all__ = ["Glance", "glance_file", "refuse_partial"]
 
 _HEAD: Final = 64 << 10
 _ZIP: Final = b"PK\x03\x04"
+_ENTRY: Final = b"PK\x01\x02"
+_PAGE: Final = 4096
 _SHORTEST: Final = 9
 _PICKLE: Final = "data.pkl"
 _MAX_PICKLE: Final = 64 << 20
@@ -114,11 +116,22 @@ def _own_values(reader: Reader, end: End) -> Mapping[str, Any] | None:
 
 def _manifest_record(reader: Reader, end: End) -> Record | None:
     """The manifest: the last record of what unmoor.save wrote, one of all where something was appended."""
-    last = last_record(reader, end)
-    if last is not None and last.name.endswith("/" + MANIFEST):
-        return last
-    found = records_named(reader, end, ("/" + MANIFEST,))
+    ending = ("/" + MANIFEST,)
+    found = _last_record(reader, end, ending) or records_named(reader, end, ending)
     return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _last_record(reader: Reader, end: End, ending: tuple[str]) -> dict[bytes, Record]:
+    """The record that the directory lists last, if it is called so; no more than the directory's end is read."""
+    window = min(end.size, _PAGE)
+    start = end.offset + end.size - window
+    at = read(reader, start, window).rfind(_ENTRY)
+    if at < 0:
+        return {}
+    try:
+        return records_named(reader, end._replace(entries=1, size=window - at, offset=start + at), ending)
+    except CorruptFile:  # those four bytes were in a name or a checksum
+        return {}
 
 
 def _of_pickle(reader: Reader, end: End) -> Glance:

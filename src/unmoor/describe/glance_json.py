@@ -1,4 +1,4 @@
-"""A glance at the JSON beside checkpoints: the state of the HF Trainer, and the index of a state dict in several files."""
+"""A glance at the JSON beside checkpoints: the state of the HF Trainer, the index of a state dict in several files."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _recorded(path: str, names: Sizes) -> dict[str, Any]:
     with open_reader(join(path, MANIFEST)) as reader:
         found = leading(read(reader, 0, _HEAD), {VALUES, "metadata", "files"})
     row = found.get("metadata")
-    return found if _is_row(row) and row[0] == names[METADATA] else {}
+    return found if row is not None and _is_row(row) and row[0] == names[METADATA] else {}
 
 
 def _is_row(row: Any) -> bool:

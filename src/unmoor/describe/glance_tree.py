@@ -6,7 +6,7 @@ No more than two levels of it are looked at, whatever its size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from unmoor.values.nodes import TensorNode
 from unmoor.values.progress import MISSING
@@ -68,6 +68,6 @@ def _steps_of(state: Any) -> Iterator[Any]:
                 return
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: Any) -> TypeGuard[TensorNode]:
     """Whether a value is a tensor of one element."""
     return type(value) is TensorNode and value.numel == 1 and value.storage is not None

@@ -6,6 +6,7 @@ Each function gets the machine and the position after its opcode and answers whe
 from __future__ import annotations
 
 import codecs
+import re
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,6 +18,8 @@ __all__ = ["LINE_HANDLERS", "find", "native", "recall", "store"]
 _MAX_LINE: Final = 4096
 _MAX_DIGITS: Final = 2500
 _RENAMING: Final = 3
+_BROKEN: Final = re.compile(rb"\\(?:[^'\"abfnrtvx0-7]|x(?![0-9A-Fa-f]{2})|[4-7][0-7]{2}|\Z)", re.DOTALL)
+"""Escapes that no repr writes, in strings whose escaped backslashes were taken out: Python warns of some."""
 
 
 def _line(m: Machine, pos: int, limit: int = _MAX_LINE) -> tuple[bytes, int]:
@@ -79,10 +82,9 @@ def _string(m: Machine, pos: int) -> int:
     quote = line[:1]
     if len(line) < 2 or quote not in (b'"', b"'") or line[-1:] != quote:
         raise m.corrupt("holds a string without quotes")
-    try:
-        m.push(native(codecs.escape_decode(line[1:-1])[0]))
-    except ValueError:
-        raise m.corrupt("holds a string with a broken escape") from None
+    if _BROKEN.search(line[1:-1].replace(rb"\\", b"__")) is not None:
+        raise m.corrupt("holds a string with a broken escape")
+    m.push(native(codecs.escape_decode(line[1:-1])[0]))
     return pos
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from unmoor.errors import FileError
@@ -48,7 +49,7 @@ def listed_files(inside: Inside) -> list[Saved]:
     dialect = table.dialect if table is not None and not table.step_key else ""
     for name in left:
         entry = inside.files[name]
-        row = looked_at(entry, lambda path=entry.path: glance_file(path), nbytes=entry.nbytes, sure=name.endswith(SURE))
+        row = looked_at(entry, partial(glance_file, entry.path), nbytes=entry.nbytes, sure=name.endswith(SURE))
         if row is not None:
             rows.append(replace(row, dialect=dialect) if dialect and row.dialect == "plain" else row)
     return rows
@@ -65,7 +66,7 @@ def _steps(inside: Inside, table: Table, taken: set[str]) -> Iterator[Saved]:
 def _step(inside: Inside, table: Table, digits: str, files: Sequence[str], missing: Sequence[str]) -> Saved:
     faults = Faults(inside)
     faults.lines += [f"{name} is missing" for name in missing]
-    found = {name: faults.tried(name, lambda name=name: glance_file(inside.files[name].path)) for name in files}
+    found = {name: faults.tried(name, partial(glance_file, inside.files[name].path)) for name in files}
     counted = next((one.counter for one in found.values() if one is not None and one.counter is not None), None)
     step, entries = int(digits), [inside.files[name] for name in files]
     entry = Entry(f"*{digits}.pt", join(inside.path, f"*{digits}.pt"), False, 0, max(e.changed for e in entries))
@@ -77,7 +78,7 @@ def _step(inside: Inside, table: Table, digits: str, files: Sequence[str], missi
 
 
 def _indexed(inside: Inside, names: Sequence[str], taken: set[str]) -> Iterator[Saved]:
-    """State dicts in several files: the index that names them, or all that count to one number, or one for each rank."""
+    """State dicts in several files: those that an index names, that count to a number, or that each rank wrote."""
     for name in names:
         if name.endswith(INDEX):
             faults, entry = Faults(inside), inside.files[name]
@@ -98,16 +99,21 @@ def _indexed(inside: Inside, names: Sequence[str], taken: set[str]) -> Iterator[
 def _of_several(entry: Entry, files: Sequence[str], faults: Faults) -> Saved:
     there = [name for name in files if name in faults.inside.files]
     for name in there:
-        faults.tried(name, lambda name=name: refuse_partial(faults.inside.files[name].path))
+        faults.tried(name, partial(refuse_partial, faults.inside.files[name].path))
     nbytes = sum(faults.inside.files[name].nbytes for name in there)
     return broken(entry, faults.lines, nbytes=nbytes) if faults.lines else row_of(entry, Glance(), nbytes=nbytes)
 
 
 def _whole(inside: Inside, names: Sequence[str]) -> Saved | None:
     """The one checkpoint that files without numbers make up, each with a role of its own; None where they do not."""
-    if not 1 < len(names) <= _TOGETHER or any(map(step_in, names)):
+    if not 1 < len(names) <= _TOGETHER or any(map(step_in, names)) or inside.links:
         return None
     try:
+        looks = [glance_file(inside.files[name].path) for name in names]
+        if sum(progress(look.values) is not None for look in looks) > 1 or any(
+            look.dialect == "unmoor" for look in looks
+        ):
+            return None
         found = describe_path(inside.path)
     except (FileError, OSError):
         return None
@@ -118,7 +124,6 @@ def _whole(inside: Inside, names: Sequence[str]) -> Saved | None:
     if found.format != "folder" or len(owners) < 2 or any(len(own) > 1 for own in owners.values()):
         return None
     entries = [inside.files[name] for name in names]
-    looks = [glance_file(each.path) for each in entries]
     telling = next((look for look in looks if progress(look.values)), Glance())
     entry = Entry(name_of(inside.path), inside.path, True, 0, max(each.changed for each in entries))
     return row_of(entry, replace(telling, dialect=found.dialect), nbytes=sum(each.nbytes for each in entries))
@@ -126,5 +131,5 @@ def _whole(inside: Inside, names: Sequence[str]) -> Saved | None:
 
 def _off(step: int, counted: int) -> str:
     """What to say where the optimizer has done another number of steps than the names say."""
-    told = f"its optimizer counts {count(counted, 'step')} done"
-    return f"{told}: the loop saves before it counts, and going on at {step:,} repeats one" if counted == step + 1 else told
+    more = f": the loop saves before it counts, and going on at {step:,} repeats one" if counted == step + 1 else ""
+    return f"its optimizer counts {count(counted, 'step')} done{more}"

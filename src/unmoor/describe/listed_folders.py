@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from unmoor.values.progress import number, progress
@@ -76,7 +77,7 @@ def _sharded_pieces(inside: Inside, faults: Faults) -> None:
         if SHARDED.fullmatch(name) or name.startswith("global_step"):
             inner = inside.below(name)
             look = _zero if _is_zero(name, inner) else _shards
-            faults.tried(name, lambda look=look, name=name, inner=inner: look(name, inner))
+            faults.tried(name, partial(look, name, inner))
 
 
 def _is_accelerate(name: str, inside: Inside) -> bool:
@@ -171,12 +172,13 @@ def _is_plain(name: str, inside: Inside) -> bool:
 
 def _plain(name: str, inside: Inside) -> Glance:
     """A folder that no program is known by: all its checkpoint files together, those that tell a step first."""
+    del name
     faults = Faults(inside)
     files = sorted(file for file in inside.files if file.endswith(CHECKPOINTS))
     if not inside.files and not inside.folders:
         faults.lines.append("it is empty")
     sure = [file for file in files if file.endswith(SURE)]
-    found = [faults.tried(file, lambda file=file: glance_file(inside.files[file].path)) for file in sure]
+    found = [faults.tried(file, partial(glance_file, inside.files[file].path)) for file in sure]
     known = [one for one in found if one is not None]
     faults.pieces(without=sure)
     telling = [one for one in known if progress(one.values)]

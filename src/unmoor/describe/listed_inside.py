@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, FileError
@@ -49,11 +50,9 @@ class Inside:
 
     def without(self, names: Collection[str]) -> Inside:
         """The same without some of its names."""
-        files, folders, links = (
-            {name: value for name, value in rows.items() if name not in names}
-            for rows in (self.files, self.folders, self.links)
-        )
-        return Inside(self.path, files, folders, links)
+        files = {name: entry for name, entry in self.files.items() if name not in names}
+        folders = {name: entry for name, entry in self.folders.items() if name not in names}
+        return Inside(self.path, files, folders, {n: goal for n, goal in self.links.items() if n not in names})
 
     def below(self, name: str) -> Inside:
         """What lies in one of its folders."""
@@ -112,7 +111,7 @@ class Faults:
             if name.endswith(INDEX):
                 self.indexed(name)
             elif name.endswith(CHECKPOINTS) and name not in without:
-                self.tried(name, lambda n=name: refuse_partial(files[n].path))
+                self.tried(name, partial(refuse_partial, files[name].path))
         for group, number_of in numbered_of(without_indexed(files)).values():
             if len(group) < number_of:
                 self._absent([f"{number_of - len(group)} of {number_of} files like {group[0]}"])

@@ -17,11 +17,12 @@ SURE: Final = (".pt", ".pth", ".ckpt", ".safetensors")
 """How names end that are a checkpoint's and nothing else's."""
 
 ASIDE: Final = re.compile(
-    r"training_args\.bin|rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl|scaler(?:_\d+)?\.pt|scheduler(?:_\d+)?\.(?:pt|bin)"
+    r"training_args\.bin|rng_state(?:_\d+)?\.pth|random_states_\d+\.pkl"
+    r"|scaler(?:_\d+)?\.pt|scheduler(?:_\d+)?\.(?:pt|bin)"
     r"|sampler(?:_\d+)?\.bin|experiment_structure\.pt|training_metrics\.(?:pt|pkl)|(?:best_model|model_epoch_\d+)\.pt"
     r"|custom_checkpoint_\d+\.pkl"
 )
-"""Files that belong to a checkpoint and are none by themselves; the models that hippynn writes beside its states too."""
+"""Files that belong to a checkpoint and are none by themselves; also the models that hippynn writes beside states."""
 
 POINTERS: Final[dict[str, str]] = {
     "latest": "{}",

@@ -16,6 +16,7 @@ __all__ = ["broken", "looked_at", "row_of"]
 
 _NANOSECONDS: Final = 1e9
 _LONGEST: Final = 300
+_HALF: Final = "it holds the state within a step, which an exception ended"
 
 
 def looked_at(entry: Entry, look: Callable[[], Glance], *, nbytes: int, sure: bool = True) -> Saved | None:
@@ -35,6 +36,7 @@ def row_of(entry: Entry, glance: Glance, *, nbytes: int) -> Saved:
     values, run = glance.values, at(glance.values, (RUN,))
     own, named = progress(values), step_in(entry.name)
     found = own or named
+    half = at(run, ("interrupted",)) is True
     saves = number(at(values, (RUN, "number"))) or 0
     notes = list(glance.notes)
     if own and named and own.unit == named.unit and own.step != named.step:
@@ -48,6 +50,8 @@ def row_of(entry: Entry, glance: Glance, *, nbytes: int) -> Saved:
         metrics={**measured(values), **glance.metrics},
         nbytes=nbytes,
         written=entry.changed / _NANOSECONDS,
+        complete=not half,
+        why=_HALF if half else "",
         dialect=glance.dialect,
         finished=at(run, ("finished",)) is True,
         notes=tuple(notes),

@@ -32,7 +32,10 @@ Persistent = Callable[[Machine, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one pickle says: its value, the names and unknown calls in it, what was simplified, where it ends."""
+    """What one pickle says: its value, the names and unknown calls in it, what was simplified, where it ends.
+
+    `nbytes` are those of the file that pay for a walk over it.
+    """
 
     value: Any
     globals: tuple[str, ...]
@@ -126,9 +129,8 @@ def _read(
         value = pickles.run(machine)
     except Recalled:
         return _read(data, **how)
-    return Reading(
-        value, tuple(machine.globals), machine.calls, machine.notes, machine.protocol, len(data), machine.pos
-    )
+    paid = len(data) if weight is None else weight
+    return Reading(value, tuple(machine.globals), machine.calls, machine.notes, machine.protocol, paid, machine.pos)
 
 
 def _machine(

@@ -26,7 +26,7 @@ from .detect import detect
 from .file import describe_file
 from .items import Items
 from .torch_zip import read_saved
-from .walk import walk
+from .walk import visits, walk
 from .zip_bytes import stray_bytes
 from .zips import Archive, read_archive, record_bytes
 
@@ -36,7 +36,6 @@ _SHARD: Final = ".distcp"
 _JSON: Final = ".json"
 _DEEPEST: Final = 3
 _MOST: Final = 100_000
-_VISITS: Final = 20_000_000
 _MOST_TOLD: Final = 64 << 20
 
 Where = tuple[str, int]
@@ -234,8 +233,8 @@ def _pickled_names(place: str, file: str) -> dict[Where, list[str]]:
     found: dict[Where, list[str]] = {}
     try:
         with open_reader(place) as reader:
-            tree = read_saved(reader, file, 0).reading.value
-        for seen in walk(tree, budget=_VISITS, wanted=(), path=place).tensors:
+            reading = read_saved(reader, file, 0).reading
+        for seen in walk(reading.value, budget=visits(reading.nbytes), wanted=(), path=place).tensors:
             storage: Storage | None = seen.node.storage if isinstance(seen.node, TensorNode) else None
             if storage is not None and storage.span is not None:
                 found.setdefault((storage.span.file, storage.span.offset), []).append(seen.path)

@@ -21,12 +21,11 @@ from .assemble import assemble
 from .entries import Entries, why_lost
 from .outline import Outline
 from .recorded import with_recorded_roles
-from .walk import walk
+from .walk import visits, walk
 from .wreck import Wreck
 
 __all__ = ["settled"]
 
-_VISITS: Final = 20_000_000
 _STATE: Final = "state"
 _WITH_IT: Final = "given up with the rest of the state of its parameter"
 
@@ -42,7 +41,7 @@ def settled(path: str, size: int, wreck: Wreck, *, keep: Iterable[str]) -> tuple
         faults.pop(key, None)
     contents = wreck.contents
     made = Entries(path, {})
-    walked = walk(contents.tree, budget=_VISITS, wanted=(), path=path, make=made.make)
+    walked = walk(contents.tree, budget=visits(contents.structure), wanted=(), path=path, make=made.make)
     _, entries = with_recorded_roles([], walked.tensors, contents.manifest)
     whys = {id(entry.node): why for entry in entries if entry.node and (why := why_lost(entry.node, faults))}
     lost = [_lost(entry, whys[id(entry.node)], wreck) for entry in entries if id(entry.node) in whys]

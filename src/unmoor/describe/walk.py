@@ -17,9 +17,11 @@ from unmoor.values.nodes import CompositeTensor, NumpyArray, Opaque, TensorNode
 
 from .classify import Match, match
 
-__all__ = ["Found", "Seen", "Walked", "walk"]
+__all__ = ["Found", "Seen", "Walked", "visits", "walk"]
 
 _MAX_DEPTH: Final = 1000
+_MIN_VISITS: Final = 100_000
+_MAX_VISITS: Final = 20_000_000
 _MAX_TEXT: Final = 128 << 20
 _TEXT_OF_ONE: Final = 16
 """Bytes of what is kept of tensors that one visit pays for: honest ones take less, however deep they lie."""
@@ -97,6 +99,11 @@ class _Frame:
             known = self.above.text if self.above is not None else None
             self.text = _prefix(self.keys) if known is None else f"{known}{_key_text(self.keys[-1])}."
         return self.text
+
+
+def visits(structure: int) -> int:
+    """What a walk over a tree may cost that so many bytes describe."""
+    return min(_MIN_VISITS + structure, _MAX_VISITS)
 
 
 def walk(tree: Any, *, budget: int, wanted: Collection[int], path: str, make: Make = Seen) -> Walked:
@@ -223,7 +230,10 @@ class _Walk:
     def _seen(self, text: str, keys: tuple[Any, ...], role: str, node: Any, layout: str) -> None:
         self.text -= len(text) + 8 * len(keys) + _TENSOR
         if self.text < 0:
-            raise HostileFile(f"{self.path} names its tensors at more places, or by longer names, than its bytes account for", path=self.path)
+            raise HostileFile(
+                f"{self.path} names its tensors at more places, or by longer names, than its bytes account for",
+                path=self.path,
+            )
         self.tensors.append(self.make(text, keys, role, node, layout))
 
 

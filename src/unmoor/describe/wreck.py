@@ -22,7 +22,7 @@ from .machine import Machine
 from .mending import mended
 from .reading import MAX_PICKLE, Reading, read_partly, read_pickle
 from .rebuild import storage_parts
-from .walk import walk
+from .walk import visits, walk
 from .wrecked_zip import prefix_of, spanned
 from .zips import Record, record_bytes
 
@@ -35,7 +35,6 @@ _RAW: Final = "storages"
 _PID_FIELDS: Final = 5
 _MAX_MANIFEST: Final = 64 << 20
 _SMALL: Final = 1 << 10
-_VISITS: Final = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +231,7 @@ class _Zip:
         """The tree with the storages that no tensor of it lies on, as bytes by their number."""
         rest: dict[str, TensorNode] = {}
         begin = self.prefix + _STORAGES
-        found = walk(value, budget=_VISITS, wanted=(), path=self.reader.path).tensors
+        found = walk(value, budget=visits(self.reader.size), wanted=(), path=self.reader.path).tensors
         named = {seen.node.storage.key for seen in found if type(seen.node) is TensorNode and seen.node.storage}
         for name, place in self.chosen.items():
             key, record = name.removeprefix(begin), place.record

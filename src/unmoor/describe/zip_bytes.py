@@ -21,12 +21,14 @@ _CENTRAL: Final = Struct("<4s6H3I5H2I")
 _LOCAL: Final = Struct("<4s5H3I2H")
 _END64: Final = Struct("<4sQ2H2I4Q")
 _LOCATOR: Final = Struct("<4sIQI")
+_END: Final = Struct("<4s4H2IH")
 _SHORT_SUMS: Final = Struct("<4s3I")
 _LONG_SUMS: Final = Struct("<4sIQQ")
 _FIELD: Final = Struct("<HH")
 _WIDE: Final = tuple(Struct(f"<{count}Q") for count in range(5))
 _DESCRIPTOR: Final = 8
 _LONG: Final = 0xFFFFFFFF
+_SHORT: Final = 0xFFFF
 _LONGEST: Final = 0xFFFF
 _ZIP64: Final = 1
 _PADDING: Final = int.from_bytes(b"FB", "little")
@@ -74,9 +76,12 @@ def stray_bytes(reader: Reader) -> list[str]:
 
 def _ends(reader: Reader, end: End) -> Iterator[str]:
     """The end records: what `read_end` did not hold against each other."""
-    raw = read(reader, end.start, _END64.size + _LOCATOR.size)
-    if len(raw) < _END64.size + _LOCATOR.size or not raw.startswith(b"PK\6\6"):
+    raw = read(reader, end.start, _END64.size + _LOCATOR.size + _END.size)
+    if not raw.startswith(b"PK\6\6"):
         return
+    _, disk, other, here, *_ = _END.unpack_from(raw, _END64.size + _LOCATOR.size)
+    if not {disk, other} <= {0, _SHORT} or here not in (end.entries, _SHORT):
+        yield f"the end record tells of disks {disk} and {other}, and of {here:,} records of {end.entries:,}"
     _, length, made, needed, *_ = _END64.unpack_from(raw)
     _, disk, _, disks = _LOCATOR.unpack_from(raw, _END64.size)
     if length != _END64.size - 12 or (made, needed) not in _ENDS:
@@ -141,7 +146,17 @@ def _between(reader: Reader, entries: Sequence[_Entry], directory: int) -> Itera
         yield from _local(entry, fields, _seen(headers, start - fields[-1], start))
         before, reached = entry, start + entry.stored
     if before is not None:
-        yield from _descriptor(before, _seen(headers, reached, directory))
+        after = _seen(headers, reached, directory)
+        yield from _descriptor(before, after)
+        if before.made in _WRITERS and any(after[_closing_length(before, after) :]):
+            yield "between the last record and the directory stand bytes that are not zero, and belong to nothing"
+
+
+def _closing_length(entry: _Entry, after: bytes) -> int:
+    """How many bytes the descriptor of a record takes."""
+    if not entry.flags & _DESCRIPTOR:
+        return 0
+    return 24 if after[8:24] == _WIDE[2].pack(entry.stored, entry.nbytes) else 16
 
 
 def _seen(headers: Headers, start: int, stop: int) -> bytes:

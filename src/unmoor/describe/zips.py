@@ -21,7 +21,7 @@ from unmoor.values.text import format_bytes, listing
 from .zip_ends import End, prefixed, read_end
 from .zip_headers import contradiction, offset_by_rule
 
-__all__ = ["Archive", "Headers", "Record", "last_record", "read_archive", "record_bytes", "records_named"]
+__all__ = ["Archive", "Headers", "Record", "read_archive", "record_bytes", "records_named"]
 
 _CENTRAL: Final = Struct("<I4xHH4xIIIHHH8xI")
 _LOCAL: Final = Struct("<I2xHH4xIIIHH")
@@ -31,7 +31,6 @@ _ZIP64: Final = 1
 _WIDE: Final = tuple(Struct(f"<{count}Q") for count in range(4))
 _ALL_WIDE: Final = Struct("<HHQQQ")
 _CENTRAL_SIGNATURE: Final = 0x02014B50
-_CENTRAL_MARK: Final = b"PK\x01\x02"
 _LOCAL_SIGNATURE: Final = 0x04034B50
 _MAX_RECORDS: Final = 2_000_000
 _MAX_DIRECTORY: Final = 256 << 20
@@ -142,26 +141,6 @@ def records_named(reader: Reader, end: End, ends: Sequence[str]) -> dict[bytes, 
     records = _locate(reader, iter(entries), faults)
     faults.check()
     return {entry.name: record for entry, record in zip(entries, records, strict=True)}
-
-
-def last_record(reader: Reader, end: End) -> Record | None:
-    """The record that the directory lists last, of which no more than its end is read; None where it is not clear.
-
-    Raises what `read_archive` does, of this record.
-    """
-    window = min(end.size, _PAGE)
-    raw = read(reader, end.offset + end.size - window, window)
-    at = raw.rfind(_CENTRAL_MARK)
-    if at < 0 or not end.entries:
-        return None
-    faults = _Faults(reader.path)
-    one = end._replace(entries=1, size=window - at, offset=end.offset + end.size - window + at)
-    entries = list(_directory(reader, one, faults))
-    if faults.count:  # the mark was in a name or a checksum
-        return None
-    records = _locate(reader, entries, faults)
-    faults.check()
-    return records[0]
 
 
 def record_bytes(reader: Reader, record: Record, limit: int) -> bytes:

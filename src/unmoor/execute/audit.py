@@ -150,8 +150,9 @@ class _Work:
             for start in range(piece.start, piece.end, len(buffer)):
                 if piece.end - start < len(data):
                     data = buffer[: piece.end - start]
-                if reader.some_into(at + start, data) != len(data):
-                    read_into(reader, at + start, data)
+                got = reader.some_into(at + start, data)
+                if got != len(data):
+                    read_into(reader, at + start + got, data[got:])
                 crc = crc32(data, crc)
         except (FileError, OSError) as fault:
             why = _why(fault)

@@ -240,10 +240,10 @@ class _Work:
             size = min(FLAT, piece.nbytes - at)
             if size < len(theirs):
                 mine, theirs = memoryview(buffer)[:size], memoryview(other)[:size]
-            if reader_a.some_into(start_a + at, mine) != size:
-                read_into(reader_a, start_a + at, mine)
-            if reader_b.some_into(start_b + at, theirs) != size:
-                read_into(reader_b, start_b + at, theirs)
+            if (got := reader_a.some_into(start_a + at, mine)) != size:
+                read_into(reader_a, start_a + at + got, mine[got:])
+            if (got := reader_b.some_into(start_b + at, theirs)) != size:
+                read_into(reader_b, start_b + at + got, theirs[got:])
             if not buffer.startswith(theirs):
                 first = elements_of(piece.a.dtype, at) if at else 0
                 self._unlike(one, first, min(elements_of(piece.a.dtype, size), piece.a.numel - first), (mine, theirs))

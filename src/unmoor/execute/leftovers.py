@@ -125,9 +125,9 @@ def _swept(folder: str, each: str, match: re.Match[str], name: str | None) -> It
         stem = path.removesuffix(match["end"])
         alone = not os.path.lexists(stem + LOCK)  # its lock comes first and goes last
         here = match["boot"] == _boot()
-        if alone and (not _alive(match) if here else _seen_by_all(folder)):
-            if _folders_gone(stem, _target(folder, match, name)):
-                yield each
+        left = alone and (not _alive(match) if here else _seen_by_all(folder))
+        if left and _folders_gone(stem, _target(folder, match, name)):
+            yield each
     elif os.path.isfile(path):
         with _left(path, match) as left:
             if left:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from unmoor.errors import FileError, ReadError, SaveError, UnmoorError
 from unmoor.remote.drafts import Draft, draft_at
@@ -16,6 +16,9 @@ from unmoor.remote.looking import found
 from unmoor.urls import hushed
 
 __all__ = ["publish_remote", "save_failure", "written_draft"]
+
+
+_UNTOUCHED: Final = "the checkpoint that was there before is untouched"
 
 
 @contextmanager
@@ -49,6 +52,7 @@ def written_draft(name: str) -> Draft:
 
 
 def _begun(url: str, needed: int) -> Draft:
+    older = None
     try:
         older = found(url)
         if older is not None and older.is_folder:
@@ -57,7 +61,9 @@ def _begun(url: str, needed: int) -> Draft:
             )
         return Draft(url, needed, older)
     except ReadError as error:
-        raise save_failure(error, url) from None
+        made = save_failure(error, url)
+        made.add_details(*([_UNTOUCHED] if older is not None else []))
+        raise made from None
 
 
 def _is_own(error: BaseException, draft: Draft) -> TypeGuard[OSError | FileError]:
@@ -70,7 +76,7 @@ def _is_own(error: BaseException, draft: Draft) -> TypeGuard[OSError | FileError
 def _failure(error: OSError | FileError, draft: Draft, *, gone: bool) -> SaveError:
     details = []
     if draft.older is not None and not draft.replaced:
-        details.append("the checkpoint that was there before is untouched")
+        details.append(_UNTOUCHED)
     elif draft.older is not None:
         details.append("it has replaced the checkpoint that was there before; a store that keeps versions has that one")
     if not gone:

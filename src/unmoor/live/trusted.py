@@ -8,10 +8,12 @@ named.
 from __future__ import annotations
 
 import copyreg
+import functools
 import io
 import pickle
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -20,7 +22,7 @@ from unmoor.errors import TrustError
 from unmoor.values.dangers import is_dangerous
 from unmoor.values.nodes import Opaque
 
-__all__ = ["EVERYTHING", "Unpickler", "trusted_names"]
+__all__ = ["BUILT", "EVERYTHING", "Unpickler", "trusted_names"]
 
 EVERYTHING: Final = "everything in this file"
 
@@ -42,6 +44,15 @@ _SAFE: Final = frozenset(
     """.split()
 )
 """What reading a tensor or a plain container takes; none of it runs anything that the file chooses."""
+
+_SIZED: Final = ("Storage", "ndarray", "multiarray._reconstruct", "torch.Tensor", "OrderedDict")
+
+BUILT: Final = frozenset(
+    [f"builtins.{kind}" for kind in "set frozenset dict list tuple bytearray range int float str bytes".split()]
+    + [name for name in _SAFE if name.endswith(_SIZED)]
+    + ["collections.Counter", "collections.defaultdict"]
+)
+"""Of these, what takes as much memory as its arguments say: called as no pickler does, it could take all there is."""
 
 
 def trusted_names(trust: Any, named: Collection[str]) -> dict[str, Any]:
@@ -70,8 +81,9 @@ def trusted_names(trust: Any, named: Collection[str]) -> dict[str, Any]:
 def _trusted_name(item: Any) -> tuple[str, Any]:
     if isinstance(item, str) and "." in item:
         return item, None
-    if isinstance(item, type) or callable(item):
-        return f"{item.__module__}.{item.__qualname__}", item
+    module, name = getattr(item, "__module__", None), getattr(item, "__qualname__", None)
+    if callable(item) and isinstance(module, str) and isinstance(name, str):
+        return f"{module}.{name}", item
     raise TrustError(f"trust= holds {item!r}", remedy="Name classes: trust=[SomeClass, 'module.Other'].")
 
 
@@ -146,9 +158,21 @@ def _resolve(module: str, name: str) -> Any:
             f"{module}.{name} was trusted, and cannot be imported here: {error}",
             remedy="Install the package that defines it, or leave it out of trust= to get an inert value.",
         ) from error
-    if is_dangerous(f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"):
-        raise TrustError(f"{module}.{name} leads to {value.__module__}.{value.__qualname__}, which no checkpoint needs")
+    leads = _own_name(value)
+    if isinstance(value, ModuleType) or is_dangerous(leads):
+        raise TrustError(
+            f"{module}.{name} leads to {leads}, which no checkpoint needs",
+            remedy="Leave it out of trust= to get an inert value.",
+        )
     return value
+
+
+def _own_name(value: Any) -> str:
+    """The name that an object gives itself, wherever it was found."""
+    if isinstance(value, ModuleType):
+        return f"the module {value.__name__}"
+    value = value.func if isinstance(value, functools.partial) else value
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
 
 
 def _reconstruct(cls: Any, base: Any, state: Any) -> Any:

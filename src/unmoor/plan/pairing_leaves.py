@@ -47,7 +47,10 @@ QUANTIZER: Final = "quantizer."
 MEMORY: Final = "\0memory"
 """The file of a span whose bytes are in the tree itself: numpy arrays, numbers that the other side holds as tensors."""
 
-_MOST: Final = 5_000_000
+_FREE: Final = 2_000_000
+_EACH: Final = 32
+"""Keys that may lead to the leaves, beside so many for each value of each container: honest ones are met once."""
+
 _DEEPEST: Final = 1000
 _LONG: Final = 60
 _BEFORE: Final = 12
@@ -64,19 +67,21 @@ def flatten(tree: Any, path: str, *, without: Collection[int] = ()) -> dict[Keys
     found: dict[Keys, Any] = {}
     entered: set[int] = set()
     stack: list[tuple[Keys, Any]] = [((), tree)]
-    visits = 0
+    left = _FREE
     while stack:
         keys, value = stack.pop()
-        visits += 1
-        if visits > _MOST or len(keys) > _DEEPEST:
+        left -= 1 + len(keys)
+        if left < 0 or len(keys) > _DEEPEST:
             raise HostileFile(f"{path} holds values that refer to each other without end", path=path)
         if id(value) in without:
             continue
-        if isinstance(value, Opaque):
-            if id(value) in entered:
-                continue
-            entered.add(id(value))
+        again = id(value) in entered
+        if again and isinstance(value, Opaque):
+            continue
         inside = list(_children(value))
+        if inside and not again:
+            entered.add(id(value))
+            left += _EACH * len(inside)
         if inside:
             stack += [((*keys, key), item) for key, item in reversed(inside)]
         else:

@@ -108,7 +108,7 @@ def _due(facts: Facts, every: Every) -> str:
 
 
 def pace(step: int, seconds: float, every: Every) -> int:
-    """The step at whose end ranks next meet, where one step takes so many seconds; never past one that must be saved."""
+    """The step at whose end ranks next meet, where one takes so many seconds; never past one that must be saved."""
     ahead = max(1, int(_MEETING_SECONDS / seconds)) if seconds > 0 else 1
     if every.steps is not None:
         ahead = min(ahead, every.steps - step % every.steps)

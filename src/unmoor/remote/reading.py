@@ -26,8 +26,8 @@ GRAIN: Final = 4 << 20
 """Bytes of one request for data: enough that its answer takes longer than its way."""
 BLOCK: Final = 64 << 10
 """Bytes in which small reads are kept."""
-DIRECT: Final = 2 * BLOCK
-"""Bytes from which a read is a request of its own, unless they are kept."""
+DIRECT: Final = BLOCK // 4
+"""Bytes from which a read is a request of its own, unless they are kept or at either end of the file."""
 _HEAD: Final = 4
 """Blocks that are fetched at the beginning of a file: a mark, a header, or the pickle of most."""
 _TAIL: Final = 8
@@ -59,7 +59,8 @@ class RemoteReader:
         wanted = min(len(target), self.size - offset)
         if wanted <= 0:
             return 0
-        if wanted < DIRECT or self._holds(offset, wanted):
+        edge = offset == 0 or offset + wanted > self.size - BLOCK
+        if wanted < DIRECT or (edge and wanted <= BLOCK * _HEAD) or self._holds(offset, wanted):
             data = self._kept(offset, wanted)
         else:
             data = self._asked(offset, min(wanted, GRAIN))

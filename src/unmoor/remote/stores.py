@@ -145,26 +145,24 @@ def _ns(when: Any) -> int:
     return int(when * 1e9) if isinstance(when, int | float) else 0
 
 
-def patiently(work: Callable[[], T], url: str, done: str, *, tries: int = TRIES) -> T:
+def patiently(work: Callable[[], T], url: str, done: str) -> T:
     """What `work` gives; it is called again, after longer and longer pauses, as long as its failure may pass.
 
     `done` says what was to be done, as in "read". Errors that no try can change are raised as they are where they say
-    what is at fault (FileNotFoundError, ImportError, ValueError); all others as ReadError.
+    what is at fault (FileNotFoundError, ImportError, ValueError, what `is_replaced`); all others as ReadError.
     """
-    for attempt in range(1, tries + 1):
+    for attempt in range(1, TRIES + 1):
         try:
             return work()
         except Exception as error:
-            if isinstance(error, ReadError):
-                raise
-            if isinstance(error, ImportError | ValueError):
+            if isinstance(error, ReadError | ImportError | ValueError) or is_replaced(error):
                 raise
             if is_absent(error):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from None
             if not _may_pass(error):
                 raise refused(error, url, done) from None
-            if attempt == tries:
-                raise refused(error, url, done, tries) from None
+            if attempt == TRIES:
+                raise refused(error, url, done, TRIES) from None
         time.sleep(PAUSE * 2 ** (attempt - 1) * (0.5 + random.random()))
     raise AssertionError
 
@@ -182,7 +180,8 @@ def status_of(error: BaseException) -> int | None:
     for _ in range(4):
         if seen is None:
             return None
-        for found in (getattr(seen, "status", None), getattr(seen, "code", None), _botocore(seen)):
+        code = None if type(seen).__module__.startswith("aiohttp") else getattr(seen, "code", None)
+        for found in (getattr(seen, "status", None), code, _botocore(seen)):
             if isinstance(found, int) or (isinstance(found, str) and found.isdecimal()):
                 return int(found)
         seen = seen.__cause__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
 from unmoor.values.listing import Listing, Saved
@@ -112,11 +112,11 @@ def _columns(found: Listing) -> Iterator[_Column]:
     yield _Column("size", [format_bytes(row.nbytes) for row in rows], right=True, goes=1)
     for number, name in enumerate(_metrics(rows)):
         values = [_number(row.metrics.get(name)) for row in rows]
-        yield _Column(Page(ellipsis="~").elide(plain(name), _WIDEST), values, right=True, goes=2 + number)
+        yield _Column(Page(ellipsis="~").elide(plain(name), _WIDEST), values, right=True, goes=3 + number)
     yield _Column("written", [_moment(row.written) for row in rows], goes=5)
     others = {row.dialect for row in rows if row.complete} - {"unmoor", "plain"}
     yield _Column("by", [row.dialect if others and row.complete else "" for row in rows], goes=6)
-    yield _Column("", [_status(row) for row in rows])
+    yield _Column("", [_status(row) for row in rows], goes=2)
 
 
 def _metrics(rows: Sequence[Saved]) -> list[str]:
@@ -128,9 +128,9 @@ def _metrics(rows: Sequence[Saved]) -> list[str]:
 def _row(mark: str, texts: Sequence[str], columns: Sequence[_Column], widths: Sequence[int], page: Page) -> str:
     made = []
     for text, column, width in zip(texts, columns, widths, strict=True):
-        text = page.elide(text, width)
-        space = " " * (width - cells(text))
-        made.append(space + text if column.right else text + space)
+        shown = page.elide(text, width)
+        space = " " * (width - cells(shown))
+        made.append(space + shown if column.right else shown + space)
     return f"{mark:<{_START}}{'  '.join(made)}".rstrip()
 
 
@@ -146,7 +146,7 @@ def _number(value: Any) -> str:
 def _moment(written: float) -> str:
     """A time as this machine's clock shows it; "" for one that is none."""
     try:
-        return datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M") if written > 0 else ""
+        return f"{datetime.fromtimestamp(written, timezone.utc).astimezone():%Y-%m-%d %H:%M}" if written > 0 else ""
     except (OverflowError, ValueError, OSError):
         return ""
 

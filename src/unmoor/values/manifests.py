@@ -79,7 +79,8 @@ def leading(text: bytes, wanted: Collection[str]) -> dict[str, Any]:
     >>> leading(b'{"manifest":1,"values":{"step":5},"roles":{"mod', {"values", "roles"})
     {'values': {'step': 5}}
     """
-    words, at, found = text.decode("utf-8", "ignore"), 1, {}
+    found: dict[str, Any] = {}
+    words, at = text.decode("utf-8", "ignore"), 1
     decode = json.JSONDecoder().raw_decode
     try:
         while text[:1] == b"{" and len(found) < len(wanted):

@@ -1,4 +1,4 @@
-"""How far a run was, told by the plain values of a checkpoint, or else by its name. One table for all dialects; pure."""
+"""How far a run was, told by the plain values of a checkpoint, or else by its name: one table for all. Pure."""
 
 from __future__ import annotations
 

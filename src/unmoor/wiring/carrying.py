@@ -208,11 +208,12 @@ def _told(error: CorruptFile | ReadError | RestoreError, moved: Sequence[str], c
     done = error.done
     rows = list(_overwritten(copies, done))
     changed = f"already overwritten: {', '.join(rows)}" if rows else "nothing was overwritten"
-    details = (*error.details, changed, *([f"already moved: {', '.join(moved)}"] if moved else []), *_names(copies, done))
-    remedy = error.remedy
-    if rows:
-        remedy = (remedy + " " if remedy else "") + "Restore another checkpoint before training on."
+    changes = [changed, *([f"already moved: {', '.join(moved)}"] if moved else []), *_names(copies, done)]
+    details, remedy = (*error.details, *changes), error.remedy
     kind = CorruptFile if isinstance(error, CorruptFile) else RestoreError
+    if rows:
+        which = "another checkpoint" if kind is CorruptFile else "it again, or another checkpoint,"
+        remedy = f"{remedy} Restore {which} before training on.".lstrip()
     made = kind(error.headline, details=details, remedy=remedy, path=error.path)
     made.done = done
     if isinstance(made, RestoreError):

@@ -147,8 +147,8 @@ def _pointed(folder: str, pointers: Sequence[Pointer], rows: Sequence[Saved]) ->
     for name, target in pointers:
         row = next((row for row in rows if row.name == target or row.name.startswith(f"{target}.")), None)
         if row is None:
-            gone = "/" in target or not exists(join(folder, target))
-            yield from [f"{name} names {target}, which is {'elsewhere' if '/' in target else 'not there'}"] if gone else []
+            if "/" in target or not exists(join(folder, target)):
+                yield f"{name} names {target}, which is {'elsewhere' if '/' in target else 'not there'}"
         elif not row.complete:
             yield f"{name} names {target}, which cannot be resumed from"
         elif row is not newest and newest is not None and name.startswith(("latest", "last")):

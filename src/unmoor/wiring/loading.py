@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from unmoor.describe import describe_path
-from unmoor.errors import TrustError, UnsupportedFile
+from unmoor.describe.machine import Machine
+from unmoor.describe.reading import read_pickle
+from unmoor.describe.rebuild import storage_parts
+from unmoor.errors import HostileFile, TrustError, UnsupportedFile
 from unmoor.execute.streaming import Verify, stream
 from unmoor.filing import open_reader, path_text, read
 from unmoor.live import devices
 from unmoor.live.loading import LiveStorages, refuse_other_order
 from unmoor.live.rings import rings_for
 from unmoor.live.trees import Realizer
-from unmoor.live.trusted import Unpickler, trusted_names
+from unmoor.live.trusted import BUILT, Unpickler, trusted_names
 from unmoor.plan.byteorder import swap_units
 from unmoor.plan.choose import array_nodes
 from unmoor.plan.placement import Wish, place_storages
 from unmoor.steady import one_reading
 from unmoor.values.catalog import Catalog
+from unmoor.values.dtypes import DTYPES
+from unmoor.values.nodes import Storage
 
 from .spans import open_spans, refuse_without_data
 
 __all__ = ["load_tree"]
+
+_MODULE_FIELDS: Final = 4
+_EMPTY: Final = ((0,),)
+"""The shape with which numpy's own pickles begin an array of any class."""
 
 
 @one_reading()
@@ -82,6 +91,27 @@ def _pinned(catalog: Catalog) -> frozenset[str]:
     return frozenset(entry.storage for entry in catalog.tensors if entry.role == "rng")
 
 
+def _refuse_odd_calls(data: bytes, path: str) -> None:
+    """Raise HostileFile for containers that are made in ways that no pickler writes: they may be of any size."""
+    reading = read_pickle(data, path=path, where=f"{path}: its pickle", persistent=_storage)
+    odd = sorted({call.name for call in reading.calls if call.name in BUILT and call.args[1:2] != _EMPTY})
+    if odd:
+        raise HostileFile(
+            f"{path} calls {', '.join(odd)} with what no pickler gives it: that could take any amount of memory",
+            remedy="Load it without trust=: nothing is called then.",
+            path=path,
+        )
+
+
+def _storage(machine: Machine, pid: Any) -> Any:
+    """What stands for a storage where only the calls of a pickle are looked at."""
+    if type(pid) is not tuple or len(pid) == _MODULE_FIELDS:
+        return pid
+    dtype, key, tag, numel = storage_parts(machine, pid, len(pid))
+    machine.charge(6)
+    return Storage(key, dtype, numel * DTYPES[dtype].itemsize, tag, None, None)
+
+
 def _unpickle(catalog: Catalog, storages: LiveStorages, trusted: Mapping[str, Any]) -> Any:
     span = catalog.facts.get("data_pkl")
     if span is None:
@@ -93,6 +123,7 @@ def _unpickle(catalog: Catalog, storages: LiveStorages, trusted: Mapping[str, An
         )
     with open_reader(catalog.path) as reader:
         data = read(reader, *span)
+    _refuse_odd_calls(data, catalog.path)
     unpickler = Unpickler(data, trusted=trusted, storage=storages.persistent, encoding="utf-8")
     try:
         return unpickler.load()

@@ -21,6 +21,7 @@ from unmoor.execute.commit import publish
 from unmoor.execute.duplicating import copy_bytes, share_blocks
 from unmoor.filing import local_path
 from unmoor.plan.relocating import Retagging, check_words, retagging, wish_of
+from unmoor.refusals import told
 from unmoor.report.relocation import relocation_text, shell_word, undone_text
 from unmoor.values.catalog import Catalog
 from unmoor.values.finding import Finding
@@ -61,6 +62,7 @@ class _File:
     seen: os.stat_result
 
 
+@told()
 def relocate_path(
     path: str | os.PathLike[str],
     *,
@@ -101,6 +103,7 @@ def relocate_path(
     return replace(made, text=relocation_text(made))
 
 
+@told()
 def undo_path(path: str | os.PathLike[str]) -> Relocation:
     """Take the last relocation of a checkpoint back."""
     begin = time.perf_counter()

@@ -126,7 +126,7 @@ class RunFolder:
         """What is newer than all that a run may go on from, and cannot be resumed from; the newest first."""
         good = {row.name for row in self.candidates()}
         newer = takewhile(lambda row: row.name not in good, reversed(self.rows))
-        return [row for row in newer if not row.complete]
+        return [row for row in newer if not row.complete and HALF not in row.name]
 
     def _look(self) -> None:
         found = listed(self.path).rows

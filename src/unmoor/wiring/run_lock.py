@@ -84,9 +84,14 @@ def _me() -> str:
 
 def _refused(folder: str, holder: str) -> UsageError:
     mine = holder == _me()
+    remedy = (
+        "Call close() on the other Run, or let go of it."
+        if mine
+        else "Wait until it has ended, or end it; or give this run a folder of its own."
+    )
     return UsageError(
         f"{folder} belongs to another run that is under way: {'one of this process' if mine else holder or 'unknown'}",
         details=["two runs in one folder would delete each other's checkpoints; nothing was changed"],
-        remedy="Call close() on the other Run, or let go of it." if mine else "Wait until it has ended, or end it; or give this run a folder of its own.",
+        remedy=remedy,
         path=folder,
     )

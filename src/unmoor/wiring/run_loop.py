@@ -81,9 +81,7 @@ class RunLoop:
         self.saver.settle()
         self._open()
         try:
-            found = resume_run(
-                self.folder, self._council, self.diary, restore, source=source, otherwise=otherwise
-            )
+            found = resume_run(self.folder, self._council, self.diary, restore, source=source, otherwise=otherwise)
         finally:
             self.diary.tell()
         self.resumed, self.report, self.step, self.within = found, found.report, found.step, None
@@ -151,7 +149,7 @@ class RunLoop:
         if step is None and self.within is not None:
             raise UsageError(
                 f"the loop was left within step {self.within}, and only you know if it was done",
-                remedy=f"Say how many steps are: run.save(step={self.within + 1}) if it was. run.stop() ends a loop well.",
+                remedy=f"Say how many are: run.save(step={self.within + 1}) if it was. run.stop() ends a loop well.",
             )
         self.step, self.within = done, None
         self.diary.step = done
@@ -293,7 +291,9 @@ class RunLoop:
         signal = verdict.signal or self._signals.first
         if signal:
             self.stopped = signal
-            last = f"the last checkpoint is {self.saver.last.name}" if self.saver.last is not None else "nothing was saved"
+            last = (
+                f"the last checkpoint is {self.saver.last.name}" if self.saver.last is not None else "nothing was saved"
+            )
             self.diary.note("signal", f"ended by {signal} at step {self.step}; {last}")
         self.diary.tell()
         if signal:
@@ -331,9 +331,11 @@ class RunLoop:
         if total is not None and start >= total:
             self.finished = True
             return True
-        record = self.resumed.record if self.resumed is not None and self.resumed.step == start else {}
-        before = record.get("total")
-        return bool(record.get("finished")) and self.finished and (total is None if before is None else total is not None and total <= before)
+        found = self.resumed
+        if found is None or found.step != start or not (self.finished and found.record.get("finished")):
+            return False
+        before = found.record.get("total")
+        return total is None if before is None else total is not None and total <= before
 
     def _refuse_overrun(self, start: int) -> None:
         """Refuse to begin where checkpoints are of which this run has not taken notice."""

@@ -175,7 +175,7 @@ def _refuse_fresh(folder: str, failures: Sequence[tuple[str, Exception]], otherw
     lines = [f"{name_of(path)}: {_line(error)}" for path, error in failures]
     if changed:
         lines.append("live objects had begun to change: build them again before training on")
-    remedy = "Nothing was deleted. See to the disk, give from_= another checkpoint, or take another folder to start anew."
+    remedy = "Nothing was deleted. See to the disk, pass another checkpoint as from_=, or start anew in another folder."
     kind: type[UnmoorError] = MachineError if machine else CorruptFile
     raise kind(f"no checkpoint in {folder} can be resumed from", details=lines, remedy=remedy, path=folder)
 

@@ -57,7 +57,7 @@ class Completion:
         Raises SaveError where it does not read back as it was meant, or where the system refuses.
         """
         folder = self.staging.beside(self.path)
-        own = {"save_id": save_id, "metadata": _sum(os.path.join(folder, METADATA))}
+        own = {"save_id": save_id, "metadata": _synced(os.path.join(folder, METADATA))}
         recorded = _recorded(self.manifest, own)
         _write(os.path.join(folder, MANIFEST), recorded)
         found = describe_path(folder)
@@ -72,9 +72,11 @@ def _recorded(manifest: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, 
     return {**head, **own, **manifest}
 
 
-def _sum(path: str) -> list[int]:
+def _synced(path: str) -> list[int]:
+    """Bring a file to the disk; its bytes and their CRC-32. torch syncs `.metadata` before its buffer is written."""
     nbytes = crc = 0
-    with open(path, "rb") as file:
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
         while piece := file.read(_PIECE):
             nbytes, crc = nbytes + len(piece), crc32(piece, crc)
     return [nbytes, crc]
