@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "unmoor"
 STAGES = ("describe", "diagnose", "plan", "execute", "live", "report")
-BOTTOM = ("errors", "filing", "places", "remote", "steady", "urls")
+BOTTOM = ("errors", "filing", "places", "refusals", "remote", "steady", "urls")
 LAYERS = {
     "errors": set(),
     "version": set(),

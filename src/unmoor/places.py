@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from . import urls
 
-__all__ = ["Entry", "entries", "exists", "is_file", "is_folder", "join", "kinds", "name_of", "names",
-           "parent", "remove", "tree_bytes"]  # fmt: skip
+__all__ = ["Entry", "entries", "exists", "is_file", "is_folder", "join", "kinds", "make_folder",
+           "name_of", "names", "parent", "remove", "tree_bytes"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,19 @@ def tree_bytes(path: str) -> int:
     elif not is_folder(path):
         return os.stat(path).st_size
     return sum(tree_bytes(item.path) if item.is_folder else item.nbytes for item in entries(path))
+
+
+def make_folder(path: str) -> None:
+    """Make a folder and those above it, where they are missing. Object stores have none: there it is only looked at.
+
+    Raises FileExistsError where a file is there, OSError for what the system refuses.
+    """
+    if not urls.is_url(path):
+        os.makedirs(path, exist_ok=True)
+        return
+    from .remote.looking import make_way
+
+    make_way(path)
 
 
 def remove(path: str) -> None:

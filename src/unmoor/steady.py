@@ -19,7 +19,7 @@ from .errors import CorruptFile, NotACheckpoint
 from .refusals import told
 
 __all__ = ["Identity", "Opened", "Reading", "close_read", "current", "identity", "identity_of", "leave_out",
-           "one_reading", "refuse_changed", "written_to"]  # fmt: skip
+           "one_reading", "refuse_changed", "was_read", "written_to"]  # fmt: skip
 
 Identity = tuple[int, int, int, int]
 """What tells one state of a file from another: device, inode, bytes, and the time of the last write in ns."""
@@ -180,6 +180,12 @@ def refuse_changed() -> None:
 def written_to(path: str) -> CorruptFile:
     """The error of a file that was not left alone."""
     return _changed(path, "was written to")
+
+
+def was_read(path: str) -> bool:
+    """Whether the reading under way has opened a file."""
+    reading = _CURRENT.get()
+    return reading is not None and reading.first(path) is not None
 
 
 def leave_out(path: str) -> None:

@@ -40,17 +40,20 @@ class Row:
 
 
 def kills(zygote: Zygote, name: str, *, long: bool) -> Iterator[Sweep]:
-    """A scene killed at every operation; the short form leaves out what other points of it imply, or nearly so."""
-    scene = SCENES[name]
-    when = ("before", "half", "after") if long else ("before", "half")
+    """A scene killed at every operation; where there are two processes, the one, the other and both."""
     every = 1 if long else EVERY.get(name, 1)
-    yield at_every_operation(zygote, scene, when=when, every=every)
-    if name in (BEHIND, SHARDED):
-        for whom in ("main", "all"):
-            yield at_every_operation(zygote, scene, when=when[::2], whom=whom, every=every)
+    for whom in ("self", "main", "all") if name in (BEHIND, SHARDED) else ("self",):
+        yield at_every_operation(zygote, SCENES[name], whom=whom, after=long, every=every)
 
 
-EVERY = {BEHIND: 2, SHARDED: 9, "converted to a first folder": 3, "converted to shards of safetensors": 2}
+EVERY = {
+    BEHIND: 4,
+    SHARDED: 12,
+    "converted to a folder": 3,
+    "converted to a first folder": 4,
+    "a folder put aside for another": 3,
+    "converted to shards of safetensors": 3,
+}
 """How many points of a scene there are for one that the short form tries."""
 
 

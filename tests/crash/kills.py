@@ -7,10 +7,9 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +50,28 @@ def place() -> Iterator[Path]:
 
 
 def at_every_operation(
-    zygote: Zygote, scene: Scene, *, when: Sequence[str] = ("before",), whom: str = "self", every: int = 1
+    zygote: Zygote, scene: Scene, *, whom: str = "self", after: bool = False, every: int = 1
 ) -> Sweep:
-    """Kill a scene at each of its operations on files, or at every so-manieth; `when` and `whom` as in the shim."""
-    with _bench(zygote, scene, f"{whom} {', '.join(when)}") as bench:
-        for at in count(1):
-            moments = [moment for turn, moment in enumerate(when) if (at * len(when) + turn) % every == 0]
-            struck = False
-            for moment in moments:
-                if bench.run(kill_at=at, when=moment, whom=whom).killed:
-                    bench.judge(f"{moment} operation {at}")
-                    struck = True
-            if moments and not struck:
-                break
-            bench.sweep.operations = at
+    """Kill a scene before each of its operations on files and in the midst of each write, or at every so-manieth point.
+
+    `whom` as in the shim. With `after` also after each operation, which leaves what is there before the next.
+    """
+    with _bench(zygote, scene, whom) as bench:
+        log = bench.run(log=True, log_data=False).log
+        points = [point for at, operation in enumerate(log, 1) for point in _points(at, operation.kind, after)]
+        bench.sweep.operations = len(log)
+        for at, when in points[(every - 1) // 2 :: every]:
+            if bench.run(kill_at=at, when=when, whom=whom).killed:
+                bench.judge(f"{when} operation {at}")
     return bench.sweep
+
+
+def _points(at: int, kind: str, after: bool) -> Iterator[tuple[int, str]]:
+    yield at, "before"
+    if kind == "write":
+        yield at, "half"
+    if after:
+        yield at, "after"
 
 
 def at_random_times(zygote: Zygote, scene: Scene, times: int, *, seed: int = 0) -> Sweep:

@@ -16,11 +16,11 @@ from .states import Seen
 __all__ = ["after_outages"]
 
 
-def after_outages(zygote: Zygote, scene: Scene, *, seeds: int, saves: int = 4, change: str = "") -> Sweep:
+def after_outages(zygote: Zygote, scene: Scene, *, seeds: int, saves: int = 4, change: str = "", most: int = 0) -> Sweep:
     """Cut the log of a scene off after each of its operations; `seeds` random states each, beside the worst ones.
 
     Of all states together, `saves` are saved to again. `change` ("module:name") is called in the fork beforehand: what
-    it breaks must be found.
+    it breaks must be found. The search ends with the `most`-th loss, if that is given.
     """
     sweep, begin = Sweep(f"{scene.name} (power loss)"), time.monotonic()
     with place() as folder:
@@ -52,6 +52,8 @@ def after_outages(zygote: Zygote, scene: Scene, *, seeds: int, saves: int = 4, c
                     found = survives(zygote, scene, folder_then, seen) or found
                 if found not in fits:
                     sweep.lost.append(f"after {operation or 'nothing'}: {found}")
+            if most and len(sweep.lost) >= most:
+                break
         sweep.operations = len(run.log)
     sweep.seconds = time.monotonic() - begin
     return sweep

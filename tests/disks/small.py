@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,9 +45,9 @@ class Disk:
             return
         ballast = self.folder / "ballast"
         with ballast.open("wb", buffering=0) as file:
-            free = shutil.disk_usage(self.folder).free - nbytes
-            while free > 0 and (wrote := file.write(bytes(min(free, 1 << 20)))):
-                free -= wrote
+            with suppress(OSError):  # a file system may need some of it for itself
+                while (free := shutil.disk_usage(self.folder).free - nbytes) > 0:
+                    file.write(bytes(min(free, 1 << 20)))
         yield {}
         ballast.unlink()
 

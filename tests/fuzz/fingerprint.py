@@ -73,5 +73,7 @@ def difference(a: list[str], b: list[str]) -> str:
     if a == b:
         return ""
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    before, one, other = ([w[:200] for w in words] for words in (a[max(0, at - 4) : at], a[at : at + 2], b[at : at + 2]))
+    before, one, other = (
+        [w[:200] for w in words] for words in (a[max(0, at - 4) : at], a[at : at + 2], b[at : at + 2])
+    )
     return f"after {before}: {one} and {other}"

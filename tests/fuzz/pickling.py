@@ -140,18 +140,24 @@ def _twice(rng: Random, depth: int) -> bytes:
 def tensor(
     rng: Random, *, key: str = "0", numel: int = 4, shape: tuple[int, ...] = (2, 2), legacy: bool = False
 ) -> bytes:
-    """A tensor as torch pickles it; one time in four with something odd in the place of one of its arguments."""
+    """A tensor as torch pickles it; now and then with something odd in the place of one of its arguments."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)
-    pid = b"(" + text("storage") + named("torch", rng.choice(("FloatStorage", "LongStorage", "BFloat16Storage")))
-    pid += text(key) + text(rng.choice(("cpu", "cpu", "cuda:7", "meta"))) + integer(numel) + b"N" * legacy + b"tQ"
+    pid = b"(" + text("storage") + named("torch", rng.choice(("FloatStorage",) * 8 + ("LongStorage", "HalfStorage")))
+    pid += (
+        text(key)
+        + text(rng.choice(("cpu", "cpu", "cpu", "cuda:7", "cuda:7", "meta")))
+        + integer(numel)
+        + b"N" * legacy
+        + b"tQ"
+    )
     parts = [
         pid, integer(0), b"(" + b"".join(map(integer, shape)) + b"t",
         b"(" + b"".join(map(integer, strides[: len(shape)])) + b"t", b"\x89", named("collections",
         "OrderedDict") + b")R",
     ]  # fmt: skip
-    if rng.randrange(4) == 0:
+    if rng.randrange(12) == 0:
         parts[rng.randrange(len(parts))] = value(rng, 2)
     return named("torch._utils", "_rebuild_tensor_v2") + b"(" + b"".join(parts) + b"tR"
 

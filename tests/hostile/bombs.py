@@ -200,7 +200,9 @@ BOMBS: dict[str, Callable[[int], bytes]] = {
     "nested lists": _deep_lists,
     "nested calls": _deep_calls,
     "nested builds": _deep_builds,
-    "nested getattr": lambda size: PROTO + _GETATTR + b"h\x00" * (size // 8) + b"N" + b"\x8c\x01a\x86R" * (size // 8) + b".",
+    "nested getattr": lambda size: (
+        PROTO + _GETATTR + b"h\x00" * (size // 8) + b"N" + b"\x8c\x01a\x86R" * (size // 8) + b"."
+    ),
     "colliding keys": _colliding,
     "keys in a row": _orbit,
     "key of doubled tuples": _doubled_tuples,

@@ -318,11 +318,11 @@ def test_thousands_of_entries(run: Path) -> None:
     """A folder of thousands of names costs no more than looking at each once."""
     for number in range(3000):
         (run / f"log_{number}.txt").touch()
-    for number in range(1000, 3000):
+    for number in range(1000, 1500):
         os.link(run / "step_000000010.pt", run / f"copy_{number}.pt")
     begin = time.process_time()
-    assert len(unmoor.runs(run)) == 2002
-    assert time.process_time() - begin < 20
+    assert len(unmoor.runs(run)) == 502
+    assert time.process_time() - begin < 10
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_a_folder_of_shards_is_whole_or_says_why(manifest: str, sharded: Path) -
     elif manifest == "broken":
         beside.write_text(beside.read_text()[:40])
     whole = unmoor.runs(sharded).rows[0]
-    assert (whole.step, whole.complete) == (20, True)
+    assert (whole.step, whole.number, whole.metrics, whole.complete) == (20, 2, {"val_loss": 0.05}, True)
     (shard,) = folder.glob("*.distcp")
     shard.write_bytes(shard.read_bytes()[:-9])
     assert f"{shard.name} is cut short" in unmoor.runs(sharded).rows[0].why

@@ -84,7 +84,7 @@ def bare(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Subject:
-    """How a form is made, whether all of its data has checksums, whether an optimizer is in it, how wide the model is."""
+    """How a form is made, whether checksums cover all of its data, whether it has an optimizer, how wide the model is."""
 
     make: Callable[[Path], Path]
     summed: bool

@@ -16,7 +16,7 @@ from tests.rot.subjects import SUBJECTS, Live, parts
 MORE = int(os.environ.get("UNMOOR_ROT", "1"))
 """How many times as many flips are tried; with enough of them every one."""
 
-STEPS = {"unmoor.save": 251, "torch.save": 307, "relocated": 701, "sharded": 4001}
+STEPS = {"unmoor.save": 251, "torch.save": 307, "relocated": 701, "sharded": 4507}
 """Of how many flips one is tried; primes, so that in the course of a file every bit of every field has its turn."""
 
 
@@ -29,7 +29,7 @@ def test_a_flip_is_found_or_harms_nothing(tmp_path: Path, form: str) -> None:
     """
     path = SUBJECTS[form].make(tmp_path)
     made = tried(SUBJECTS[form], path, every_flip(path, max(1, STEPS[form] // MORE)), doors="verify restore")
-    assert made.tried > 100
+    assert made.tried > 60
     assert not made.missed, [str(damage) for damage in made.missed]
     assert not made.silent, [str(damage) for damage in made.silent]
     assert not made.crashed
@@ -40,7 +40,7 @@ def test_what_no_checksum_covers_is_called_unchecked(tmp_path: Path, form: str) 
     """Flips of data without checksums cannot be found: verify never calls such a checkpoint complete."""
     path = SUBJECTS[form].make(tmp_path)
     assert unmoor.verify(path).unchecked
-    made = tried(SUBJECTS[form], path, every_flip(path, 3001 if path.is_dir() else 83), doors="verify restore")
+    made = tried(SUBJECTS[form], path, every_flip(path, 12007 if path.is_dir() else 83), doors="verify restore")
     assert not made.crashed
     for damage in made.missed[:10]:
         with Harm(damage):
@@ -62,7 +62,7 @@ def test_other_harm_to_a_larger_file_is_found(tmp_path: Path) -> None:
 
 
 def test_the_damaged_tensor_is_named_and_so_is_what_was_overwritten(tmp_path: Path) -> None:
-    """verify names the tensor; restore names it too and says which live tensors hold what was read before."""
+    """Verify names the tensor; restore names it too and says which live tensors hold what was read before."""
     path = SUBJECTS["unmoor.save"].make(tmp_path)
     entry = next(e for e in unmoor.describe(path).tensors if e.path == "optimizer.state.1.exp_avg")
     assert entry.span is not None

@@ -231,7 +231,7 @@ def test_a_save_that_is_due_while_one_is_written_waits_else(tmp_path, slow):
 
 
 def test_what_is_written_behind_the_run_is_the_end_of_its_step(tmp_path, slow):
-    """The run goes on while it is written, and nothing of that gets in."""
+    """C85: the run goes on while it is written, and nothing of that gets in: a checkpoint is of one step."""
     training, seen = Training(), {}
     run = the_run(tmp_path, training, every=3, background="skip", keep_last=None)
     for step in run.steps(run.resume(), 6):

@@ -157,6 +157,19 @@ def test_passes_over_a_file_of_any_kind(tmp_path, whole, how):
     assert step_file(6) not in names(tmp_path), "a broken one goes once a later one is verified"
 
 
+def test_passes_over_a_folder_whose_save_never_ended(tmp_path, whole):
+    """C55: shards without their .metadata under the newest name: the run goes on from the one before."""
+    cut(tmp_path, 7)
+    partial = tmp_path / "step_000000008"
+    partial.mkdir()
+    (partial / "__0_0.distcp").write_bytes(b"PK\x03\x04 cut short")
+    with pytest.warns(UserWarning, match=r"passed over step_000000008: \.metadata is missing"):
+        training, _ = trained(tmp_path, TOTAL)
+    assert training.taken[0] == 6
+    assert training.digest() == whole
+    assert not partial.exists(), "a broken one goes once a later one is verified"
+
+
 @pytest.mark.parametrize("how", OTHERS)
 @pytest.mark.filterwarnings("ignore:unmoor.Run. passed over")
 def test_goes_on_where_the_newest_is_no_checkpoint_any_more(tmp_path, whole, how):
@@ -265,6 +278,37 @@ def test_keywords_beside_the_roles_are_carried(tmp_path):
     assert other.seen == 3
     assert torch.equal(own.get_state(), generator.get_state())
     assert again.report.extra["config"] == {"width": 8}
+
+
+def test_averages_belong_to_the_weights_of_their_step(tmp_path):
+    """Model, optimizer and EMA are one file: none of them can be of another step. Its name says nothing."""
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    def averaged(stop):
+        training = Training()
+        ema = AveragedModel(training.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        with the_run(tmp_path / "run", training, ema=ema) as run:
+            for step in run.steps(run.resume(), 9):
+                training.step(step)
+                ema.update_parameters(training.model)
+                if step == stop:
+                    run.stop()
+        return training, ema
+
+    averaged(4)
+    os.rename(tmp_path / "run" / step_file(5), tmp_path / "weights-of-tuesday.pt")
+    shutil.rmtree(tmp_path / "run")
+    training = Training()
+    ema = AveragedModel(training.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    with the_run(tmp_path / "run", training, ema=ema) as run:
+        for step in run.steps(run.resume(from_=tmp_path / "weights-of-tuesday.pt"), 9):
+            training.step(step)
+            ema.update_parameters(training.model)
+    assert training.taken == [5, 6, 7, 8]
+    shutil.rmtree(tmp_path / "run")
+    whole, wholly = averaged(None)
+    assert whole.digest() == training.digest()
+    assert all(map(torch.equal, wholly.state_dict().values(), ema.state_dict().values()))
 
 
 def test_begins_from_a_checkpoint_of_another_place(tmp_path, whole):

@@ -14,7 +14,7 @@ from unmoor.filing import open_reader, read
 from unmoor.places import join
 from unmoor.values.manifests import leading
 from unmoor.values.pausing import collector_paused
-from unmoor.values.progress import PATHS, VALUES
+from unmoor.values.progress import PATHS, RUN, VALUES
 from unmoor.values.text import listing
 
 from .dcp import METADATA, read_metadata
@@ -29,6 +29,9 @@ _SHARD: Final = ".distcp"
 _HEAD: Final = 256 << 10
 _SMALL: Final = 1 << 16
 _SHOWN: Final = 3
+_MOST: Final = 64
+"""How many values are read at most."""
+_WANTED: Final = frozenset(PATHS)
 _END: Final = 22
 _END_MARK: Final = b"PK\x05\x06"
 
@@ -61,7 +64,7 @@ def glance_shards(path: str, names: Sizes) -> Glance:
             for place in stored.places:
                 due[place.file] = max(due.get(place.file, 0), place.at + place.nbytes)
         _complain(path, _wrong(due, names, exact=False))
-        return Glance(dict(_values(path, folder)), "unmoor" if own else "dcp")
+        return Glance(_values(path, folder), "unmoor" if own else "dcp")
 
 
 def _recorded(path: str, names: Sizes) -> dict[str, Any]:
@@ -106,14 +109,20 @@ def _cut(path: str, names: Sizes) -> Iterator[str]:
                     yield name
 
 
-def _values(path: str, folder: Folder) -> Iterator[tuple[str, Any]]:
-    """The values that tell how far the run was, of those that were saved as values."""
-    flat = {keys: key for key, keys in folder.paths.items()}
-    items = Items()
-    for keys in PATHS:
-        stored = folder.entries.get(flat.get(keys, ""))
-        place = stored.places[0] if stored is not None and not stored.dtype else None
-        if place is not None and place.nbytes <= _SMALL:
-            with open_reader(join(path, place.file)) as reader:
-                value = items.read(reader, place.file, place.at, place.nbytes).value
-            yield from [(keys[0], value if len(keys) == 1 else {keys[1]: value})]
+def _values(path: str, folder: Folder) -> dict[str, Any]:
+    """The values that tell how far the run was, of those that were saved as values; all that unmoor.Run keeps."""
+    made: dict[str, Any] = {}
+    items, left = Items(), _MOST
+    for key, keys in folder.paths.items():
+        place = folder.entries[key].places[0] if not folder.entries[key].dtype else None
+        if place is None or place.nbytes > _SMALL or not left or not (keys in _WANTED or keys[0] == RUN):
+            continue
+        left -= 1
+        with open_reader(join(path, place.file)) as reader:
+            value = items.read(reader, place.file, place.at, place.nbytes).value
+        inner = made
+        for word in keys[:-1]:
+            below = inner.setdefault(str(word), {})
+            inner = below if isinstance(below, dict) else {}
+        inner[str(keys[-1])] = value
+    return made

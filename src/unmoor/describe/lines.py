@@ -18,6 +18,9 @@ __all__ = ["LINE_HANDLERS", "find", "native", "recall", "store"]
 _MAX_LINE: Final = 4096
 _MAX_DIGITS: Final = 2500
 _RENAMING: Final = 3
+_DECIMAL: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)")
+"""Numbers as repr writes them: what else Python takes for one, one of its unpicklers reads as octal."""
+
 _BROKEN: Final = re.compile(rb"\\(?:[^'\"abfnrtvx0-7]|x(?![0-9A-Fa-f]{2})|[4-7][0-7]{2}|\Z)", re.DOTALL)
 """Escapes that no repr writes, in strings whose escaped backslashes were taken out: Python warns of some."""
 
@@ -41,10 +44,10 @@ def _word(m: Machine, pos: int) -> tuple[str, int]:
 
 def _decimal(m: Machine, pos: int, suffix: bytes = b"") -> tuple[int, int]:
     line, pos = _line(m, pos, _MAX_DIGITS)
-    try:
-        return int(line.removesuffix(suffix)), pos
-    except ValueError:
-        raise m.corrupt("holds a number that is none") from None
+    line = line.removesuffix(suffix)
+    if _DECIMAL.fullmatch(line) is None:
+        raise m.corrupt("holds a number that is none")
+    return int(line), pos
 
 
 def _int(m: Machine, pos: int) -> int:

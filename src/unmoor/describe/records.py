@@ -15,6 +15,7 @@ from typing import Final
 from unmoor import places
 from unmoor.errors import CorruptFile, FileError
 from unmoor.filing import FrontReader, Reader, grain_of, open_reader
+from unmoor.steady import was_read
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage, TensorNode, deflated
 from unmoor.values.superseded import RECORD, read_record
@@ -67,7 +68,12 @@ def files_of(catalog: Catalog) -> list[str]:
     base = base_of(catalog.path)
     sharded = {os.path.dirname(name) for name in found if name.endswith(_SHARD)}
     metadata = (_within(folder, METADATA) for folder in sharded)
-    return [name for name in (*found, *metadata) if places.is_file(places.join(base, name) if name else catalog.path)]
+    return [name for name in (*found, *metadata) if _is_there(places.join(base, name) if name else catalog.path)]
+
+
+def _is_there(place: str) -> bool:
+    """Whether there is such a file, or was when it was first read."""
+    return was_read(place) or places.is_file(place)
 
 
 def files_below(path: str) -> list[str]:
@@ -172,7 +178,7 @@ def _items(place: str, folder: str, held: Held) -> None:
             wanted.setdefault(where.file, {}).setdefault(where, key)
     read = Items()
     for name, items in wanted.items():
-        if places.is_file(places.join(place, name)):
+        if _is_there(places.join(place, name)):
             with open_reader(places.join(place, name)) as reader:
                 for where, key in sorted(items.items()):
                     _item(read, reader, _within(folder, name), where, key, held)

@@ -13,7 +13,7 @@ from unmoor import urls
 from .drafts import draft_at
 from .stores import Facts, Store, facts_of, made_facts, patiently, store_of
 
-__all__ = ["Row", "found", "listed", "remove_all", "size_of"]
+__all__ = ["Row", "found", "listed", "make_way", "remove_all", "size_of"]
 
 _WITH_FOLDERS: Final = frozenset({"memory", "sftp", "ssh", "ftp", "smb", "hdfs", "webdav"})
 """Stores in which a folder is there by itself. In others `rmdir` may mean the whole bucket."""
@@ -61,6 +61,16 @@ def size_of(url: str) -> int | None:
     if facts is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
     return None if facts.is_folder else max(0, facts.nbytes)
+
+
+def make_way(url: str) -> None:
+    """Make a folder, in stores that have folders. Raises FileExistsError where an object is there."""
+    facts = found(url)
+    if facts is not None and not facts.is_folder:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), url)
+    store = store_of(url)
+    if facts is None and store.schemes & _WITH_FOLDERS:
+        patiently(lambda: store.fs.makedirs(store.path, exist_ok=True), url, "made")
 
 
 def remove_all(url: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from unmoor import urls
-from unmoor.errors import CorruptFile, NotACheckpoint, ReadError, UsageError
+from unmoor.errors import CorruptFile, NotACheckpoint, UsageError
 from unmoor.steady import Reading, Shared
 
 from .drafts import DraftReader, draft_at
@@ -130,7 +130,7 @@ class RemoteReader:
         for _ in range(_EMPTY):
             try:
                 data = patiently(lambda: self._source.fetch(offset, offset + nbytes), self.path, "read")
-            except (ReadError, OSError, ValueError) as error:
+            except Exception as error:
                 raise self._refusal(error) from None
             self._hold(len(data), nbytes)
             if data:
@@ -246,7 +246,7 @@ def _source(store: Store) -> _Source:
     handle = patiently(lambda: fs.open(path, "rb", cache_type="none"), store.url, "opened")
     if not isinstance(handle, AbstractBufferedFile):
         return _Source(facts_of(store), _seeking(handle), False, handle)
-    facts = made_facts(handle.details)
+    facts = facts_of(store) if store.schemes & _WEB else made_facts(handle.details)
     pinned = bool(store.schemes & _PINNED)
     if store.schemes & _WEB and facts.tag and not facts.tag.startswith("W/"):
         handle.kwargs["headers"] = {**handle.kwargs.get("headers", {}), "If-Match": facts.tag}

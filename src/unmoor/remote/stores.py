@@ -154,7 +154,8 @@ def patiently(work: Callable[[], T], url: str, done: str) -> T:
     for attempt in range(1, TRIES + 1):
         try:
             return work()
-        except Exception as error:
+        except Exception as raised:
+            error = _behind(raised)
             if isinstance(error, ReadError | ImportError | ValueError) or is_replaced(error):
                 raise
             if is_absent(error):
@@ -165,6 +166,12 @@ def patiently(work: Callable[[], T], url: str, done: str) -> T:
                 raise refused(error, url, done, TRIES) from None
         time.sleep(PAUSE * 2 ** (attempt - 1) * (0.5 + random.random()))
     raise AssertionError
+
+
+def _behind(error: Exception) -> Exception:
+    """What an error stands for: fsspec's HTTP says that a file is not there where its server does not answer."""
+    cause = error.__cause__
+    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and not is_absent(error) else error
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -212,7 +219,9 @@ def refused(error: BaseException, url: str, done: str, tries: int = 1) -> ReadEr
     """What a store or the way to it refused, as an error that names the URL and holds no password."""
     what = urls.hushed(" ".join(str(error).split()))[:300]
     status = status_of(error)
-    if isinstance(error, PermissionError) or status in (401, 403):
+    if isinstance(error, NotImplementedError):
+        remedy = "This kind of store is for reading alone: save elsewhere."
+    elif isinstance(error, PermissionError) or status in (401, 403):
         remedy = "Check that the credentials of this process may do that there."
     elif tries > 1:
         remedy = "Look at the network and the store, then do it again: nothing is half done."

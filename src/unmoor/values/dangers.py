@@ -88,8 +88,8 @@ _RUNS: Final = frozenset(
 
 _REACHED: Final = frozenset(
     """
-    os posix nt sys subprocess builtins __builtin__ __builtins__ importlib runpy ctypes socket shutil pickle _pickle
-    cPickle marshal pty webbrowser pydoc timeit cProfile
+    os _os posix nt sys _sys subprocess _subprocess builtins __builtin__ __builtins__ importlib runpy ctypes socket
+    shutil pickle cPickle marshal pty webbrowser pydoc timeit cProfile
     """.split()
 )
 """Modules that other modules import, so that a name can lead through them: `torch.os.system`."""
@@ -149,4 +149,6 @@ def _is_plain(name: str, parts: list[str]) -> bool:
         return True
     if parts[0] in ("builtins", "exceptions") and len(parts) == 2:
         return name.endswith(("Error", "Exception", "Warning"))
-    return parts[0] in WHOLE and len(parts) <= 3
+    return parts[0] in WHOLE and (
+        len(parts) == 2 or (len(parts) == 3 and (parts[1] == "abc" or parts[1][:1].isupper()))
+    )

@@ -52,7 +52,7 @@ def refuse_overlap(source: str, target: str, files: Iterable[str]) -> None:
     if not os.path.exists(target):
         return
     one, other = os.path.realpath(source), os.path.realpath(target)
-    if os.path.samefile(source, target):
+    if _is_one(target, source):
         what = "the source itself"
     elif other.startswith(os.path.join(one, "")) or any(map(partial(_is_one, target), files)):
         what = f"a part of the source {source}, and would be replaced"

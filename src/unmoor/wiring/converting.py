@@ -52,6 +52,7 @@ from .converting_legacy import write_legacy
 from .converting_meter import Meter
 from .converting_shards import write_shards
 from .salvaging import lost_findings, salvaged
+from .repeats import refuse_repeats
 from .spans import open_spans, refuse_without_data
 
 __all__ = ["FORMATS", "LAYOUTS", "OPAQUE", "Wish", "convert_path"]
@@ -131,6 +132,8 @@ def convert_path(
     refuse_without_data(catalog)
     refuse_overlap(catalog.path, target, _files(catalog))
     made = _made(catalog, target, wish, asked)
+    if asked.form != "torch-zip" or made.cast:
+        refuse_repeats(catalog.path, ((entry.path, entry.node) for entry in made.taken.tensors))
     meter = Meter(progress) if total is None else Meter(progress, total)
     files: tuple[str, ...] = ()
     with open_spans(catalog.path) as open_span:

@@ -22,6 +22,7 @@ from unmoor.values.difference import Distance
 from unmoor.values.elements import Form, Order
 from unmoor.values.nodes import Storage, TensorNode
 
+from .repeats import refuse_repeats
 from .spans import open_spans
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def compare_data(
     progress: Callable[[int], None] | None,
 ) -> Outcome:
     """Compare the data of `pairs`; distances are by their place in it."""
+    refuse_repeats(a.path, ((pair.name, pair.a.node) for pair in pairs))
+    refuse_repeats(b.path, ((pair.name, pair.b.node) for pair in pairs))
     memory: dict[str, Reader] = {}
     jobs = [_job(number, pair, memory) for number, pair in enumerate(pairs)]
     measure = _Measure(atol, rtol) if _has_torch() else None

@@ -19,10 +19,14 @@ _MOST: Final = 10_000
 
 
 class Diary:
-    """The events of a run. `step` is the number of steps done, which the next event bears."""
+    """The events of a run. `step` is the number of steps done, which the next event bears.
+
+    `quiet` warns of nothing: of many ranks one speaks.
+    """
 
     def __init__(self) -> None:
         self.step = 0
+        self.quiet = False
         self._events: deque[Event] = deque(maxlen=_MOST)
         self._untold: list[Event] = []
         self._lock = threading.Lock()
@@ -44,5 +48,5 @@ class Diary:
         """Warn the user of what he was not told yet."""
         with self._lock:
             untold, self._untold = self._untold, []
-        for event in untold:
+        for event in () if self.quiet else untold:
             warnings.warn(f"unmoor.Run: {event.message}", UserWarning, stacklevel=2)

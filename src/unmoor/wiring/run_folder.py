@@ -14,8 +14,9 @@ from typing import Final
 
 from unmoor.errors import SaveError, UsageError
 from unmoor.execute.leftovers import hidden_name, sweep
-from unmoor.places import exists, is_folder, join, name_of, remove
+from unmoor.places import exists, is_folder, join, make_folder, name_of, remove
 from unmoor.plan.retention import expendable, is_own
+from unmoor.urls import is_url
 from unmoor.values.listing import Saved
 from unmoor.values.run_policy import Keep
 from unmoor.values.text import count, listing
@@ -51,7 +52,7 @@ class RunFolder:
         Raises UsageError for what is no folder, and where another run has it; SaveError for what the system refuses.
         """
         try:
-            os.makedirs(self.path, exist_ok=True)
+            make_folder(self.path)
         except FileExistsError:
             raise UsageError(
                 f"{self.path} is a file, not a folder", remedy="Give the run a folder of its own.", path=self.path
@@ -129,7 +130,7 @@ class RunFolder:
         return [row for row in newer if not row.complete and HALF not in row.name]
 
     def _look(self) -> None:
-        found = listed(self.path).rows
+        found = listed(self.path).rows if is_folder(self.path) else ()  # behind a URL none may be there yet
         self.rows = [row for row in reversed(found) if is_own(row)]
         self.foreign = tuple(row for row in found if not is_own(row))
         self._number = max((row.number for row in self.rows), default=0)
@@ -150,7 +151,7 @@ def told(rows: Collection[Saved]) -> str:
 
 def _discard(path: str) -> None:
     """Delete a checkpoint; one in several files is hidden first, so that no half of it looks like a whole."""
-    if is_folder(path) and not os.path.islink(path):
+    if not is_url(path) and is_folder(path) and not os.path.islink(path):
         hidden = hidden_name(path)
         os.rename(path, hidden)
         path = hidden

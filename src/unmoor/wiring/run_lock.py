@@ -13,6 +13,7 @@ from typing import Final
 
 from unmoor.errors import UsageError
 from unmoor.places import join
+from unmoor.urls import is_url
 
 try:
     import fcntl
@@ -57,7 +58,7 @@ if hasattr(os, "register_at_fork"):
 
 def take_lock(folder: str) -> Lock | None:
     """The lock of a folder; None where there can be none. Raises UsageError where another run has it."""
-    if fcntl is None:
+    if fcntl is None or is_url(folder):
         return None
     try:
         descriptor = os.open(join(folder, LOCK), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)

@@ -85,9 +85,9 @@ class RunLoop:
         finally:
             self.diary.tell()
         self.resumed, self.report, self.step, self.within = found, found.report, found.step, None
-        self.finished, self.stopped = bool(found.record.get("finished")), ""
         name = name_of(found.path)
-        own = found.path == join(self.path, name)
+        own = bool(name) and found.path == join(self.path, name)
+        self.finished, self.stopped = own and bool(found.record.get("finished")), ""
         self.folder.protected = {name} if own else set()
         self.saver.saved = found.step if own and found.known and not found.record.get("interrupted") else None
         self.saver.last = next((row for row in self.folder.rows if row.name == name), None) if own else None
@@ -104,7 +104,7 @@ class RunLoop:
             )
         if not self._opened:
             self._open()
-        self._refuse_overrun(begin)
+        self._council.first("steps", lambda: self._refuse_overrun(begin))
         if self._over(begin, end):
             return iter(())
         self.total, self.step, self.finished, self.stopped = end, begin, False, ""
@@ -142,7 +142,7 @@ class RunLoop:
         if not self._opened:
             self._open()
         if self.resumed is None and not self.saver.last:
-            self._refuse_overrun(self.step)
+            self._council.first("save", lambda: self._refuse_overrun(self.step))
         done = self.step if step is None else whole_number(step)
         if done is None or done < 0:
             raise UsageError(f"save(step={step!r}) is no number of steps", remedy="Pass the number of steps done.")
@@ -187,6 +187,7 @@ class RunLoop:
     def _open(self) -> None:
         self._refuse_closed("resume")
         self._council.begin()
+        self.diary.quiet = self._council.rank > 0
         if not self._opened:
             self._council.first("open", self.folder.open)
             self._opened = True
@@ -288,7 +289,7 @@ class RunLoop:
             self.finished = True
             said = "finished" if verdict.ending == "finished" else "stopped, as it was asked to"
             self.diary.note(verdict.ending, f"{said} at step {self.step}")
-        signal = verdict.signal or self._signals.first
+        signal = verdict.signal or (self._signals.first if self._council.size == 1 else "")
         if signal:
             self.stopped = signal
             last = (
