@@ -121,6 +121,7 @@ class Run:
             path_text(folder),
             policy,
             write=self._writer(),
+            check=self._checker(),
             roles=self._live,
             group=group,
             timeout=timeout,
@@ -158,8 +159,9 @@ class Run:
         Signals are heard while the loop runs in the main thread. Handlers of your own are called once the save is made,
         and are back when the loop is over.
 
-        Raises SystemExit with the exit code after a signal; SaveError where the last save fails; UsageError where
-        `start` is not what `resume` gave, or checkpoints of an earlier run are there and `resume` was not called.
+        Raises UsageError, before the first step, for values that can never be saved, where `start` is not what `resume`
+        gave, or checkpoints of an earlier run are there and `resume` was not called; SystemExit with the exit code
+        after a signal; SaveError where the last save fails.
         """
         return self._loop.steps(start, total)
 
@@ -243,6 +245,18 @@ class Run:
             return api.save(path, **saved, **how, run=dict(record), background=background)
 
         return write
+
+    def _checker(self) -> Callable[[], None]:
+        """What finds out that something can never be saved, before the first step is taken."""
+        live, rng = self._live, self._how["rng"]
+        values = {key: value for key, value in self._saved.items() if key not in live}
+
+        def check() -> None:
+            from .live.content import collect
+
+            collect(live, values, rng=rng is not False, generators=rng if isinstance(rng, Mapping) else {})
+
+        return check
 
 
 def _has_state(value: Any) -> bool:

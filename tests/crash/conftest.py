@@ -15,5 +15,5 @@ def zygote() -> Iterator[Zygote]:
     why = missing()
     if why:
         pytest.skip(why)
-    with Zygote("tests.crash.scenes", "tests.crash.mutations") as made:
+    with Zygote("tests.crash.scenes", "tests.crash.mutations", "tests.crash.runs") as made:
         yield made

@@ -14,6 +14,8 @@ from tests.faults.zygote import Zygote
 
 from .kills import Sweep, at_every_operation, at_random_times
 from .outages import after_outages
+from .runs import after_outages as run_outages
+from .runs import killed_and_resumed
 from .scenes import SCENES
 
 __all__ = ["LONG", "Row", "figures"]
@@ -47,8 +49,8 @@ def kills(zygote: Zygote, name: str, *, long: bool) -> Iterator[Sweep]:
 
 
 EVERY = {
-    BEHIND: 4,
-    SHARDED: 12,
+    BEHIND: 6,
+    SHARDED: 15,
     "converted to a folder": 3,
     "converted to a first folder": 4,
     "a folder put aside for another": 3,
@@ -60,12 +62,17 @@ EVERY = {
 def figures(*, long: bool = LONG) -> list[Row]:
     """All of it, in a zygote of its own."""
     rows = []
-    with Zygote("tests.crash.scenes") as zygote:
+    with Zygote("tests.crash.scenes", "tests.crash.runs") as zygote:
         for name, scene in SCENES.items():
             rows += [_row("operation", name, sweep) for sweep in kills(zygote, name, long=long)]
             times = RANDOM // len(SCENES) + 1 if long else 3
             rows.append(_row("random", name, at_random_times(zygote, scene, times)))
             rows.append(_row("power", name, after_outages(zygote, scene, seeds=40 if long else 3)))
+        for way in ("at once", "behind"):
+            sweep = killed_and_resumed(zygote, way, every=1 if long else 9)
+            rows.append(_row("operation", sweep.name, sweep))
+            sweep = run_outages(zygote, way, seeds=20 if long else 1, every=1 if long else 4)
+            rows.append(_row("power", sweep.name, sweep))
     return rows
 
 

@@ -16,7 +16,9 @@ from .states import Seen
 __all__ = ["after_outages"]
 
 
-def after_outages(zygote: Zygote, scene: Scene, *, seeds: int, saves: int = 4, change: str = "", most: int = 0) -> Sweep:
+def after_outages(
+    zygote: Zygote, scene: Scene, *, seeds: int, saves: int = 4, change: str = "", most: int = 0
+) -> Sweep:
     """Cut the log of a scene off after each of its operations; `seeds` random states each, beside the worst ones.
 
     Of all states together, `saves` are saved to again. `change` ("module:name") is called in the fork beforehand: what

@@ -18,7 +18,6 @@ import torch
 
 import unmoor
 from tests.faults import mark
-
 from unmoor.execute import folder_commit
 from unmoor.execute.leftovers import sweep
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -205,6 +207,13 @@ def carry(verb: str, folder: str) -> dict[str, Any]:
     return {"told": told, "changed": changed, "faults": faults}
 
 
+def timed(verb: str, folder: str) -> dict[str, Any]:
+    """Do a verb; also for how long, and how much of that the processor was at work, in seconds."""
+    wall, processor = time.perf_counter(), time.process_time()
+    made_of = carry(verb, folder)
+    return {**made_of, "seconds": time.perf_counter() - wall, "processor": time.process_time() - processor}
+
+
 def _told(error: BaseException) -> dict[str, Any]:
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__],
@@ -241,3 +250,13 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _content(path: Path) -> str:
     return "" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def called(call: str, arguments: list[Any]) -> dict[str, Any] | None:
+    """What any function, as "module:name", raises, in plain values."""
+    module, _, name = call.partition(":")
+    try:
+        getattr(import_module(module), name)(*arguments)
+    except BaseException as error:
+        return _told(error)
+    return None

@@ -159,6 +159,23 @@ def test_a_file_that_is_swept_in_the_moment_before_its_lock_is_made_again(tmp_pa
     os.close(handle)
 
 
+def test_a_forked_process_does_not_keep_the_lock(tmp_path, monkeypatch):
+    """Workers that a run forked may outlive it: what it was writing is left over then."""
+    with on_another_machine(monkeypatch):
+        path, handle = claim(str(tmp_path / "run.pt"))
+    heard, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(told)
+        os.read(heard, 1)
+        os._exit(0)
+    os.close(handle)
+    assert sweep(str(tmp_path)) == (Path(path).name,)
+    os.close(told)
+    os.close(heard)
+    os.waitpid(pid, 0)
+
+
 def test_a_folder_goes_with_its_lock(tmp_path):
     """That of a process that is gone; a living one's stays, and its lock."""
     with of_another():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-__all__ = ["BENIGN", "FORMS", "MALICIOUS", "NAMES", "reduced"]
+__all__ = ["BENIGN", "FORMS", "MALICIOUS", "NAMES", "named", "reduced"]
 
 NAMES = """
 os.system posix.system nt.system subprocess.run subprocess.Popen subprocess.getoutput _posixsubprocess.fork_exec
@@ -107,6 +107,11 @@ def _text(word: str) -> bytes:
 def reduced(name: str) -> bytes:
     """A dict of a call of the name, as a pickler writes it."""
     return b"\x80\x02}" + _text("x") + _global(name) + _text("echo hostile") + b"\x85Rs."
+
+
+def named(name: str) -> bytes:
+    """A dict that holds the class or function itself."""
+    return b"\x80\x02}" + _text("x") + _global(name) + b"s."
 
 
 _OS = b"\x8c\x05posix\x8c\x06system"

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.dialects.environment import CACHE, Unavailable
-from tests.hostile.gadgets import BENIGN, MALICIOUS, reduced
+from tests.hostile.gadgets import BENIGN, MALICIOUS, named
 from tests.hostile.make_hostile import DATA, FILES, HERE, archive
 from tests.kept import kept
 from unmoor.describe.file import describe_file
@@ -39,8 +39,7 @@ def laid(folder: Path) -> dict[str, Path]:
     for kind, names in (("malicious", MALICIOUS), ("benign", BENIGN)):
         for number, name in enumerate(names):
             path = made[f"{kind}: {name}"] = folder / f"{kind}_{number}.pt"
-            data = MALICIOUS[name]() if kind == "malicious" else reduced(name) + b"."
-            data += b"" if kind == "benign" or name.startswith("form") else b"."
+            data = MALICIOUS[name]() if kind == "malicious" else named(name)
             path.write_bytes(archive([("a/data.pkl", data), ("a/version", b"3\n"), ("a/data/0", DATA)]))
     for name, (_, verdict, _) in FILES.items():
         made[f"{'malicious' if verdict in _RUNS else 'broken'}: file {name}"] = HERE / name

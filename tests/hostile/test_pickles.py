@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import pickletools
 from typing import Any
 
 import pytest
 
 from tests.hostile.bombs import BOMBS
-from tests.hostile.limits import MIB, answer, cost
+from tests.hostile.limits import LONG, MIB, answer, cost
 from tests.hostile.make_hostile import DATA, archive, stream
 from tests.hostile.opcodes import CODES, LEGAL, REFUSED, WRONG, stacks
 from unmoor.describe.file import describe_file
 from unmoor.describe.reading import read_pickle
 from unmoor.errors import FileError, UnsupportedFile
 
-SIZE = MIB if os.environ.get("UNMOOR_HOSTILE") == "long" else MIB // 4
-"""How large bombs are: a mebibyte in the long form, by which the promise is worded, else a quarter of it."""
+SIZE = MIB if LONG else MIB // 8
+"""How large bombs are: a mebibyte in the long form, by which the promise is worded, else an eighth of it."""
 
 ARGUMENTS = (b"", b"\0", b"\1", b"\xff", b"\0\0\0\0", b"\1\0\0\0a", b"\xff\xff\xff\xff", b"5\n", b"a\nb\n", b"\n",
              b"\1" + bytes(7) + b"a", b"\xff" * 8)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def _described(path: Path, out: Path) -> None:
 
 
 def _copied(path: Path, out: Path) -> Path:
+    if not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
+        return path
     target = out / f"copy{path.suffix}"
     shutil.copytree(path, target, symlinks=True) if path.is_dir() else shutil.copyfile(path, target)
     return target
@@ -73,7 +76,7 @@ VERBS: dict[str, Callable[[Path, Path], Any]] = {
     "convert to safetensors": lambda path, out: str(unmoor.convert(path, out / "made.safetensors")),
     "convert to shards": lambda path, out: str(unmoor.convert(path, out / "shards", max_shard_size=8)),
     "convert to dcp": lambda path, out: str(unmoor.convert(path, out / "dcp", format="dcp", opaque="drop")),
-    "convert to legacy": lambda path, out: str(unmoor.convert(path, out / "old.pt", format="torch-legacy")),
+    "convert to legacy": lambda path, out: str(unmoor.convert(path, out / "old.pt", format="legacy")),
     "relocate": _relocated,
     "relocate a copy": lambda path, out: str(unmoor.relocate(path, to="cuda:1", output=out / "moved.pt")),
     "repartition": lambda path, out: str(unmoor.repartition(path, out / "cut", ranks=3)),

@@ -17,7 +17,10 @@ _RUNS = frozenset({
     "urllib.Request", "os.kill", "signal.pthread_kill",
 })  # fmt: skip
 _NAMES = frozenset({"os.rename", "os.link", "os.symlink", "os.mkdir", "os.rmdir", "os.remove", "os.truncate",
-                    "os.chmod", "os.chown", "os.mkfifo", "os.mknod", "shutil.copyfile", "shutil.rmtree"})  # fmt: skip
+                    "os.chmod", "os.chown", "os.mkfifo", "os.mknod"})  # fmt: skip
+_OWN = (None, "libc.so.6")
+"""Libraries that the process has loaded anyway, and that this package and torch ask for."""
+
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _NOWHERE = (os.devnull, "/proc/")
 
@@ -34,7 +37,7 @@ class Seen:
         """What `sys.addaudithook` calls."""
         if not self.on:
             return
-        if event in _RUNS:
+        if event in _RUNS and not (event == "ctypes.dlopen" and args[0] in _OWN):
             self.ran.append(f"{event} {args!r:.200}")
         elif event == "open" and isinstance(args[0], str | bytes | os.PathLike) and _is_write(args):
             self._at(args[0])

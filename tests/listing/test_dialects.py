@@ -203,3 +203,20 @@ def test_values_are_frozen_and_documented(tmp_path: Path) -> None:
     assert set(document["rows"][0]) == {*Saved.__slots__}
     with pytest.raises(AttributeError):
         found.rows[0].step = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("dialect", [name for name in FOLDERS if name != "lightning"])
+def test_a_folder_behind_a_url_is_listed_alike(dialect: str, tmp_path: Path) -> None:
+    """What fsspec reaches is listed as what lies on a disk; every row is restored from there."""
+    fsspec = pytest.importorskip("fsspec")
+    folder = made(dialect, tmp_path / "run")
+    files = fsspec.filesystem("memory")
+    files.put(str(folder), f"/listed/{dialect}", recursive=True)
+    try:
+        near, far = unmoor.runs(folder), unmoor.runs(f"memory://listed/{dialect}")
+        assert [(row.name, row.step, row.metrics, row.nbytes) for row in far] == [
+            (row.name, row.step, row.metrics, row.nbytes) for row in near
+        ]
+        assert unmoor.latest(f"memory://listed/{dialect}", verify=True).verified is True
+    finally:
+        files.rm("/listed", recursive=True)

@@ -485,7 +485,7 @@ def test_a_file_that_may_not_be_written_to_is_named(tmp_path: Path, monkeypatch:
     """A read-only file is told as such, whatever the folder allows."""
     path = save(run(), tmp_path / "run.pt")
 
-    def refused(path: str) -> Any:
+    def refused(path: str, **_: Any) -> Any:
         raise OSError(code, os.strerror(code), path)
 
     monkeypatch.setattr("unmoor.wiring.relocating_zip.locked", refused)

@@ -13,9 +13,12 @@ from urllib.parse import unquote, urlsplit
 
 __all__ = ["Fault", "Proxy", "Request", "proxy_of"]
 
-SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-NO_SUCH_KEY = b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code><Message>The key does not exist.</Message></Error>"
-DENIED = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>{}</Message></Error>"
+CANNED = {
+    "503": (503, ERROR.format("SlowDown", "Please reduce your request rate.").encode()),
+    "404": (404, ERROR.format("NoSuchKey", "The key does not exist.").encode()),
+    "403": (403, ERROR.format("AccessDenied", "Access Denied").encode()),
+}
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Proxy:
 
 
 @contextmanager
-def proxy_of(server: str) -> Iterator[Proxy]:
+def proxy_of(server: str) -> Iterator[Proxy]:  # noqa: C901 - one handler, which sees the proxy
     """A proxy in front of `server`, a URL."""
     target = urlsplit(server)
     proxy = Proxy("")
@@ -123,7 +126,7 @@ def proxy_of(server: str) -> Iterator[Proxy]:
                 how()
             if how == "slow":
                 time.sleep(fault.seconds)
-            canned = {"503": (503, SLOW_DOWN), "404": (404, NO_SUCH_KEY), "403": (403, DENIED)}.get(str(how))
+            canned = CANNED.get(str(how))
             if how == "refuse":
                 self.note(draft, 0, 0)
                 self.hang_up()

@@ -30,7 +30,7 @@ def same(state, seed=0):
 
 
 def test_describing_asks_for_both_ends_of_a_file_and_no_more(saved, store):
-    """A file of 1,000 tensors, each farther from the next than a read is long, is described by a handful of requests."""
+    """A file of 1,000 tensors, each farther from the next than a read is long, takes a handful of requests."""
     tree = {f"t{number}": torch.zeros(24 << 10) for number in range(1000)}
     local = f"{store.url}/many.pt"
     unmoor.save(local, tree)
@@ -44,7 +44,7 @@ def test_describing_asks_for_both_ends_of_a_file_and_no_more(saved, store):
 
 def test_a_model_is_restored_without_its_optimizer_being_read(saved, store):
     """Only the ranges of what is restored are asked for: a third of the file."""
-    model, optimizer = fresh()
+    model = fresh()[0]
     store.proxy.clear()
     unmoor.restore(saved, model=model)
     size, model_bytes = len(checkpoint()), sum(p.nbytes for p in model.parameters())
@@ -130,7 +130,7 @@ def test_an_error_amid_the_data_says_what_had_been_filled(saved, store, monkeypa
 def test_an_object_that_is_replaced_meanwhile_is_never_mixed(saved, store, skip):
     """Every request names the version that was seen first: another one is an error, not data."""
     state = fresh()
-    replace = lambda: store.behind.pipe_file(f"{store.bucket}/run/step_1.pt", checkpoint(1))  # noqa: E731
+    replace = lambda: store.behind.pipe_file(f"{store.bucket}/run/step_1.pt", checkpoint(1))
     store.proxy.fail("get", replace, skip=skip)
     with pytest.raises(CorruptFile, match="was replaced while it was read"):
         unmoor.restore(saved, model=state[0], optimizer=state[1], rng=False)
@@ -149,7 +149,7 @@ def test_what_is_not_there_is_told_with_what_lies_beside_it(saved, store):
     with pytest.raises(NotACheckpoint, match=r"does not exist") as caught:
         unmoor.describe(f"{store.url}/run/step_7.pt")
     assert "step_1.pt" in str(caught.value)
-    with pytest.raises(NotACheckpoint, match="holds no checkpoint|does not exist"):
+    with pytest.raises(NotACheckpoint, match=r"holds no checkpoint|does not exist"):
         unmoor.describe(f"{store.url}/nothing/here")
 
 
@@ -157,5 +157,5 @@ def test_a_file_that_is_there_in_a_listing_and_gone_when_it_is_read(saved, store
     """404 after the listing: the folder is read as far as it is there, or the missing one is named."""
     store.proxy.fail("head", "404", times=1000)
     store.proxy.fail("get", "404", times=1000)
-    with pytest.raises(NotACheckpoint, match="step_1.pt"):
+    with pytest.raises(NotACheckpoint, match=r"step_1\.pt"):
         unmoor.describe(f"{store.url}/run")

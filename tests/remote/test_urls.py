@@ -119,7 +119,7 @@ def test_no_secret_is_in_what_is_made(tmp_path):
 
 @pytest.mark.parametrize("made", ["s3://bucket/x.pt", "memory://x.pt"])
 def test_a_url_that_pathlib_has_spoilt_is_told(made):
-    """pathlib makes one slash of two; the error gives the text to pass."""
+    """Pathlib makes one slash of two; the error gives the text to pass."""
     with pytest.raises(UsageError, match="pathlib has made one slash of two") as caught:
         unmoor.describe(pathlib.Path(made))
     assert made in str(caught.value)
@@ -174,7 +174,10 @@ except UsageError as error:
 
 @pytest.mark.parametrize(
     ("missing", "said"),
-    [(("fsspec",), ("unmoor[remote]", "s3fs", "s3://bucket/x.pt")), (("s3fs",), ("pip install s3fs", "s3://bucket/x.pt"))],
+    [
+        (("fsspec",), ("unmoor[remote]", "s3fs", "s3://bucket/x.pt")),
+        (("s3fs",), ("pip install s3fs", "s3://bucket/x.pt")),
+    ],
 )
 def test_a_missing_package_is_named(missing, said):
     """Without fsspec, or what a scheme needs, a URL is an error that names the package; nothing else imports it."""

@@ -19,18 +19,22 @@ from unmoor.errors import CorruptFile, NotACheckpoint, SaveError, UsageError
 from .runs import checkpoint, fresh, held, trained
 
 
-@pytest.fixture(params=["memory", "s3"])
+@pytest.fixture
 def base(request) -> str:
-    """A folder of its own in each kind of store."""
-    if request.param == "s3":
+    """A folder of its own, in S3 where the test asks for that, else in memory."""
+    if getattr(request, "param", "memory") == "s3":
         return f"{request.getfixturevalue('store').url}/runs"
     return f"memory://{uuid.uuid4().hex}/runs"
+
+
+both = pytest.mark.parametrize("base", ["memory", "s3"], indirect=True)
 
 
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@both
 def test_a_run_goes_on_from_a_url(base):
     """save, plan, restore, load, describe, verify and diff, and a save over an older one."""
     url, (model, optimizer) = f"{base}/step_1.pt", trained()
@@ -53,7 +57,10 @@ def test_a_run_goes_on_from_a_url(base):
     assert [entry.name for entry in places.entries(base)] == ["step_1.pt", "step_2.pt"]
 
 
-@pytest.mark.parametrize("target", ["model.safetensors", "old.pt", "folder", "shards"])
+TARGETS = [("memory", "model.safetensors"), ("memory", "old.pt"), ("memory", "shards"), ("s3", "folder")]
+
+
+@pytest.mark.parametrize(("base", "target"), TARGETS, indirect=["base"])
 def test_a_conversion_reads_and_writes_urls(base, target, tmp_path):
     """From a URL to a URL in each format, and from there to a file: nothing of the model is lost."""
     source, url = f"{base}/step.pt", f"{base}/made/{target}"
@@ -111,10 +118,13 @@ def test_a_folder_that_cannot_be_sent_leaves_nothing(store):
     assert set(Path("/tmp").glob(".folder.unmoor-*")) == before
 
 
+@both
 def test_the_runs_of_a_folder_are_listed(base):
-    """runs and latest go through the same doors."""
+    """Runs and latest go through the same doors."""
     for step in (1, 2):
-        unmoor.save(f"{base}/step_{step:09d}.pt", model=trained(step)[0], run={"step": step, "number": step, "version": 1})
+        unmoor.save(
+            f"{base}/step_{step:09d}.pt", model=trained(step)[0], run={"step": step, "number": step, "version": 1}
+        )
     latest = unmoor.latest(base)
     assert latest.step == 2
     assert latest.path == f"{base}/step_000000002.pt"
@@ -124,6 +134,7 @@ def test_the_runs_of_a_folder_are_listed(base):
     assert same(dict(model.state_dict()), dict(trained(2)[0].state_dict()))
 
 
+@pytest.mark.parametrize("base", ["s3"], indirect=True)
 def test_a_run_saves_and_resumes_behind_a_url(base):
     """unmoor.Run with a URL for its folder: what it kept is what goes on."""
     torch.manual_seed(0)

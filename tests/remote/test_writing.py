@@ -136,7 +136,7 @@ def test_what_reads_back_otherwise_is_no_success(store, older):
     if older:
         unmoor.save(f"{store.url}/run/step.pt", tree(1))
     store.proxy.clear()
-    other = lambda: store.behind.pipe_file(f"{store.bucket}/run/step.pt", b"x" * 1000)  # noqa: E731
+    other = lambda: store.behind.pipe_file(f"{store.bucket}/run/step.pt", b"x" * 1000)
     store.proxy.fail("head", other, skip=1)
     with pytest.raises(SaveError, match="the store has 1,000") as caught:
         unmoor.save(f"{store.url}/run/step.pt", tree(2))
@@ -158,7 +158,7 @@ def test_a_save_in_the_background_tells_its_failure(store):
 
 
 def test_uploads_of_a_killed_process_are_given_up_when_they_are_old(store, monkeypatch):
-    """An upload to the same name that was never completed is not to be seen; once it is old, the next save aborts it."""
+    """An upload to the name that was never completed is not to be seen; once it is old, the next save aborts it."""
     store.behind.call_s3("create_multipart_upload", Bucket=store.bucket, Key="run/step.pt")
     store.behind.call_s3("create_multipart_upload", Bucket=store.bucket, Key="run/step.pt.other")
     assert store.names() == []

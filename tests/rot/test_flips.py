@@ -16,7 +16,7 @@ from tests.rot.subjects import SUBJECTS, Live, parts
 MORE = int(os.environ.get("UNMOOR_ROT", "1"))
 """How many times as many flips are tried; with enough of them every one."""
 
-STEPS = {"unmoor.save": 251, "torch.save": 307, "relocated": 701, "sharded": 4507}
+STEPS = {"unmoor.save": 251, "torch.save": 307, "relocated": 701, "sharded": 4507, "safetensors of unmoor.save": 17}
 """Of how many flips one is tried; primes, so that in the course of a file every bit of every field has its turn."""
 
 

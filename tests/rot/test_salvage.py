@@ -40,10 +40,11 @@ def rescued(path: Path, target: Path, whole: dict[str, tuple[object, ...]], **op
     there = tensors(target)
     assert made.salvage is not None
     lost = {one.path for one in made.salvage.lost if one.tensor and not one.kept}
-    for name, value in there.items():
+    vouched = not any("nothing vouches" in note for note in made.salvage.notes)
+    for name, value in there.items() if vouched else ():
         if not name.startswith(("storages.", "shards.")):
             assert value == whole[name], name
-    if not any("no name is known" in note for note in made.salvage.notes):
+    if vouched and not any("no name is known" in note for note in made.salvage.notes):
         assert set(there) | lost == set(whole)
         assert not set(there) & lost
     return made
@@ -121,7 +122,7 @@ def test_what_is_whole_of_a_damaged_zip_is_rescued(tmp_path: Path, form: str, da
     assert unmoor.verify(tmp_path / "out.pt").ok
 
 
-@pytest.mark.parametrize("form", ["unmoor.save", "torch.save", "relocated", "legacy", "safetensors"])
+@pytest.mark.parametrize("form", ["unmoor.save", "torch.save", "relocated", "legacy", "safetensors of unmoor.save"])
 def test_a_file_cut_anywhere_gives_what_lies_before_the_cut(tmp_path: Path, form: str) -> None:
     """At some forty places: what is rescued is what was saved, the rest is named, or all of it is lost."""
     path = SUBJECTS[form].make(tmp_path)
@@ -303,15 +304,16 @@ def test_an_index_with_a_missing_and_a_cut_file(tmp_path: Path) -> None:
 
 
 def test_a_lying_size_is_not_believed(tmp_path: Path) -> None:
-    """A header that declares what no file holds gives no tensor, and takes no memory."""
+    """What a header declares and no file holds is lost, takes no memory, and keeps nothing else from being rescued."""
     head = json.dumps({
-        "big": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]},
+        "big": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [8, 8 + (1 << 42)]},
         "small": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
     }).encode()  # fmt: skip
     (tmp_path / "x.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(8))
-    with pytest.raises(unmoor.CorruptFile, match="nothing can be rescued"):
-        unmoor.convert(tmp_path / "x.safetensors", tmp_path / "out.pt", salvage=True)
-    assert not (tmp_path / "out.pt").exists()
+    made = unmoor.convert(tmp_path / "x.safetensors", tmp_path / "out.pt", salvage=True)
+    assert made.salvage is not None
+    assert [(one.path, one.why) for one in made.salvage.lost] == [("big", f"its data is short by {1 << 42:,} bytes")]
+    assert set(unmoor.load(tmp_path / "out.pt")) == {"small"}
 
 
 def test_a_whole_file_is_rescued_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

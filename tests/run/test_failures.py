@@ -132,7 +132,7 @@ def test_a_save_that_fails_does_not_end_the_run(tmp_path, monkeypatch, error):
 
 
 def test_metrics_of_a_save_that_failed_go_into_the_next(tmp_path, monkeypatch):
-    """What was logged is lost with no save."""
+    """What was logged is lost with no save; what is logged later goes before it."""
     real = api.save
 
     def save(path, *args, run, **how):
@@ -142,8 +142,12 @@ def test_metrics_of_a_save_that_failed_go_into_the_next(tmp_path, monkeypatch):
 
     monkeypatch.setattr(api, "save", save)
     with pytest.warns(UserWarning, match="disk is full"):
-        _, run = trained(tmp_path, 4, lambda run, _, step: run.log(loss=step) if step == 1 else None)
-    assert run.last.metrics == {"loss": 1}
+        _, run = trained(
+            tmp_path, 4, lambda run, _, step: run.log(**({"loss": 1, "acc": 1} if step < 2 else {"acc": 2}))
+        )
+    assert run.last.metrics == {"loss": 1, "acc": 2}
+    record = torch.load(run.last.path, weights_only=True)["run"]
+    assert record["logged_at"] == {"loss": 2, "acc": 4}
 
 
 def test_the_last_save_must_succeed(tmp_path, monkeypatch):
@@ -162,13 +166,49 @@ def test_the_last_save_must_succeed(tmp_path, monkeypatch):
     assert run.finished
 
 
-def test_what_can_never_be_saved_ends_the_run(tmp_path):
-    """A value that would need code is the caller's mistake: it is raised at the first save."""
-    run = unmoor.Run(tmp_path, model=torch.nn.Linear(2, 2), helper=object(), every=1, background=False)
+def test_what_can_never_be_saved_is_told_before_the_first_step(tmp_path):
+    """A value that would need code is the caller's mistake: it is not found out after fifteen minutes."""
+    run = unmoor.Run(tmp_path, model=torch.nn.Linear(2, 2), helper=object())
+    start = run.resume()
     with pytest.raises(unmoor.UsageError, match="helper"):
-        for _ in run.steps(run.resume(), 5):
-            pass
+        run.steps(start, 5)
     assert names(tmp_path) == []
+
+
+def test_what_became_impossible_to_save_ends_the_run(tmp_path):
+    """It is no failure of the disk, and no later save would succeed."""
+    config = {}
+    run = unmoor.Run(tmp_path, model=torch.nn.Linear(2, 2), config=config, every=1, background=False)
+    steps = run.steps(run.resume(), 5)
+    next(steps)
+    config["helper"] = object()
+    with pytest.raises(unmoor.UsageError, match="helper"):
+        next(steps)
+    run.close()
+
+
+def test_closing_a_run_leaves_its_loop(tmp_path):
+    """A generator that someone still holds, as a traceback does, keeps neither the folder nor the signals."""
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    run = the_run(tmp_path, Training(), on_exception="leave")
+    steps, others = run.steps(run.resume(), 5), run.steps(0, 5)
+    assert [next(steps), next(steps)] == [0, 1]
+    with pytest.raises(unmoor.UsageError, match="a loop over"):
+        next(others)
+    with pytest.raises(unmoor.UsageError, match="a loop over"):
+        run.resume()
+    steps.close()
+    run.close()
+    run = the_run(tmp_path, Training())
+    steps = run.steps(run.resume(), 5)
+    next(steps)
+    assert signal.getsignal(signal.SIGTERM) is not before
+    with pytest.warns(UserWarning, match="interrupted"):
+        run.close()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not list(steps)
 
 
 def test_a_save_that_fails_behind_the_run_is_told(tmp_path, monkeypatch):

@@ -85,7 +85,7 @@ def test_what_is_no_number_is_no_metric(tmp_path, value):
     run = the_run(tmp_path, Training())
     with pytest.raises(unmoor.UsageError, match="loss="):
         run.log(loss=value, fine=1)
-    assert run._loop.metrics == {}
+    assert run._loop.metrics.values == {}
 
 
 def test_one_run_at_a_time(tmp_path):

@@ -344,6 +344,26 @@ def test_begins_from_the_newest_of_another_run(tmp_path, whole):
     assert training.digest() == whole
 
 
+def test_a_run_that_began_elsewhere_never_starts_from_nothing(tmp_path, whole):
+    """Where its own checkpoints are broken it begins again from the one that was named; where that is too, it ends."""
+    cut(tmp_path / "one", 7)
+    source = tmp_path / "one" / step_file(4)
+    with the_run(tmp_path / "two", Training(), every=None) as run:
+        run.resume(from_=source)
+        run.save(step=5)
+    damage(tmp_path / "two" / step_file(5))
+    training = Training()
+    with the_run(tmp_path / "two", training) as run, pytest.warns(UserWarning, match="passed over step_000000005"):
+        assert run.resume(from_=source) == 4
+    damage(source)
+    passed, none = (
+        pytest.warns(UserWarning, match="passed over"),
+        pytest.raises(unmoor.CorruptFile, match="no checkpoint"),
+    )
+    with the_run(tmp_path / "two", Training()) as run, passed, none:
+        run.resume(from_=source)
+
+
 def test_goes_back_to_an_older_one_of_its_own(tmp_path, whole):
     """Nothing is written over; what comes after is the newest from then on."""
     cut(tmp_path, 9, keep_last=None)

@@ -116,7 +116,13 @@ def test_handlers_of_the_user_are_called_after_the_save(tmp_path):
     """A handler that requeues the job finds the state saved, and may end the process by itself."""
     seen = []
     signal.signal(signal.SIGUSR1, lambda number, frame: seen.append((number, names(tmp_path))))
-    trained(tmp_path, 9, lambda run, _, step: send("SIGUSR1") if step == 3 else None, on_signal="return", every=None)
+
+    def body(run, training, step):
+        if step == 3:
+            send("SIGUSR1")
+            send("SIGUSR1")
+
+    trained(tmp_path, 9, body, on_signal="return", every=None)
     assert seen == [(signal.SIGUSR1, ["step_000000004.pt"])]
 
     def requeue(number, frame):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_a_model_is_read_by_the_library_into_a_model(tmp_path: Path) -> None:
     assert load_model(other, tmp_path / "m.SafeTensors") == (set(), [])
     assert same_bits(other.state_dict(), model.state_dict())
     with safe_open(tmp_path / "m.SafeTensors", "pt") as file:
-        assert file.metadata() == {"format": "pt"}
+        assert file.metadata() == {"format": "pt", "unmoor.crc32": ANY}
 
 
 def test_what_is_not_kept_stands_in_the_receipt(tmp_path: Path) -> None:

@@ -85,4 +85,5 @@ def _first_read(found: Iterable[str], read: Callable[[str], Any]) -> str:
 
 def real_name(path: str) -> str:
     """`path`, with what it leads to where it is a link."""
-    return path if is_url(path) else f"{path} (a link to {os.path.realpath(path)})" if os.path.islink(path.rstrip(os.sep)) else path
+    link = not is_url(path) and os.path.islink(path.rstrip(os.sep))
+    return f"{path} (a link to {os.path.realpath(path)})" if link else path

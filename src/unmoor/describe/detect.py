@@ -6,6 +6,7 @@ The extension never decides; it only earns a finding where it misleads.
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from pathlib import PurePath
 from typing import Any, Final
@@ -178,6 +179,8 @@ def _refuse_text(reader: Reader, head: bytes) -> None:
     text = _decoded(head)
     if text is None:
         return
+    if os.path.islink(reader.path):  # whoever made the link may be the one who reads this
+        raise NotACheckpoint(f"{reader.path} is a link to text, not to a checkpoint", path=reader.path)
     _refuse_text_pickle(reader, head)
     start = " ".join(text.split())[:_QUOTED]
     lower = text[:1024].lstrip("\ufeff \t\r\n").lower()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from unmoor import places
-from unmoor.errors import CorruptFile, NotACheckpoint, UnsupportedFile
+from unmoor.errors import CorruptFile, FileError, NotACheckpoint, UnsupportedFile
 from unmoor.filing import open_reader, path_text, read
 from unmoor.steady import one_reading, refuse_changed
 from unmoor.urls import is_url
@@ -93,17 +93,24 @@ def _same_folder(path: str) -> Iterator[None]:
     if is_url(path):
         yield
         return
-    before = os.stat(path)
+    before, replaced = os.stat(path), f"{path} was replaced by another folder, or removed, while it was read"
     try:
         yield
-    finally:
-        with suppress(OSError):
-            after = os.stat(path)
-            if not os.path.samestat(before, after):
-                raise CorruptFile(
-                    f"{path} was replaced by another folder while it was read", remedy="Read it again.", path=path
-                )
+    except FileError as error:
+        if _is_still(before, path) is not True:
+            raise CorruptFile(replaced, remedy="Read it again.", path=path) from error
+        raise
+    if _is_still(before, path) is False:
+        raise CorruptFile(replaced, remedy="Read it again.", path=path)
     refuse_changed()
+
+
+def _is_still(before: os.stat_result, path: str) -> bool | None:
+    """Whether a path leads to the same folder; None where it leads nowhere."""
+    try:
+        return os.path.samestat(before, os.stat(path))
+    except OSError:
+        return None
 
 
 def _listed(path: str) -> _Folder:

@@ -105,7 +105,7 @@ def _cut(path: str, names: Sizes) -> Iterator[str]:
     for name in sorted(names):
         if name.endswith(_SHARD):
             with open_reader(join(path, name)) as reader:
-                if read(reader, reader.size - _END, len(_END_MARK)) != _END_MARK:
+                if reader.size < _END or read(reader, reader.size - _END, len(_END_MARK)) != _END_MARK:
                     yield name
 
 

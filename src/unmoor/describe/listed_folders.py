@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from unmoor.values.progress import number, progress
+from unmoor.values.progress import number, progress, step_in
 from unmoor.values.text import listing
 
 from .folder_plain import CHECKPOINTS
@@ -86,7 +86,7 @@ def _is_accelerate(name: str, inside: Inside) -> bool:
 
 
 def _accelerate(name: str, inside: Inside) -> Glance:
-    del name
+    """A folder of save_state, which keeps no number of steps: without one in its name the optimizer's own count."""
     faults = Faults(inside)
     ranks = [int(match[1]) for file in inside.files if (match := _RANDOM.fullmatch(file))]
     faults.lines += [f"random_states_{rank}.pkl is missing" for rank in _gaps(ranks or [-1])]
@@ -95,7 +95,9 @@ def _accelerate(name: str, inside: Inside) -> Glance:
     _sharded_pieces(inside, faults)
     if not any(part.startswith("optimizer") for part in (*inside.files, *inside.folders)):
         faults.lines += ["optimizer.bin is missing"] if "scheduler.bin" in inside.files else []
-    return faults.settled(Glance(dialect="accelerate"))
+    optimizer = inside.files.get("optimizer.bin") if step_in(name) is None else None
+    counted = faults.tried("optimizer.bin", partial(glance_file, optimizer.path)) if optimizer is not None else None
+    return faults.settled(Glance(dialect="accelerate", counter=None if counted is None else counted.counter))
 
 
 def _is_sharded(name: str, inside: Inside) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from unmoor.errors import CorruptFile, FileError
+from unmoor.errors import CorruptFile, FileError, UnmoorError
 from unmoor.places import Entry, entries, join, name_of
 from unmoor.values.text import listing
 
@@ -90,11 +90,11 @@ class Faults:
         """What `look` finds in the file of that name; what keeps it from that is a fault, and None."""
         try:
             return look()
-        except FileError as error:
+        except (FileError, OSError) as error:
             path = join(self.inside.path, name)
-            self.lines.append(f"{name}{error.headline.removeprefix(path)}"[:_LONGEST])
-        except OSError as error:
-            self.lines.append(f"{name} cannot be read: {error.strerror or error}")
+            system = f" cannot be read: {getattr(error, 'strerror', None) or error}"
+            said = error.headline.removeprefix(path) if isinstance(error, UnmoorError) else system
+            self.lines.append(f"{name}{said}"[:_LONGEST])
         return None
 
     def model(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from unmoor.errors import FileError, NotACheckpoint, UnsupportedFile
+from unmoor.errors import FileError, NotACheckpoint, UnmoorError, UnsupportedFile
 from unmoor.places import Entry, exists
 from unmoor.values.listing import Saved
 from unmoor.values.progress import RUN, at, measured, number, progress, step_in
@@ -76,7 +76,7 @@ def broken(entry: Entry, faults: Sequence[str], *, nbytes: int, dialect: str = "
 
 def _words(error: FileError | OSError, path: str) -> str:
     """What an error says, without the path that the row names already."""
-    if isinstance(error, OSError):
+    if not isinstance(error, UnmoorError):
         return f"cannot be read: {error.strerror or error}"
     said = error.headline.removeprefix(path).lstrip(": ").replace(f"{path}: ", "")
     return said.removeprefix("is ") or "no checkpoint"

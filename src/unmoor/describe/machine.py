@@ -18,13 +18,13 @@ from unmoor.values.nodes import CompositeTensor, NumpyScalar, Opaque, Storage, T
 if TYPE_CHECKING:
     from .phrases import Phrases
 
-__all__ = ["LATER", "Machine", "Recalled", "Rule", "Short", "callee_name"]
+__all__ = ["FRAME_END", "LATER", "Machine", "Recalled", "Rule", "Short", "callee_name"]
 
 Rule = Callable[["Machine", tuple[Any, ...]], Any]
 """Builds a value from the arguments of a known function; None where they are none that it knows."""
 
 _MAX_OBJECTS: Final = 10_000_000
-_FREE_OBJECTS: Final = 200_000
+_FREE_OBJECTS: Final = 100_000
 _MAX_STEPS: Final = 10_000_000
 _FREE_STEPS: Final = 1_000_000
 _MAX_NAME: Final = 1024
@@ -55,6 +55,9 @@ class Recalled(Exception):
 LATER: Final = object()
 """What the memo holds in place of a value that a phrase did not make."""
 
+FRAME_END: Final = b"\xff"
+"""Stands behind the bytes of a frame while they are read; no instruction begins so."""
+
 
 class Machine:
     """One pass over one pickle that begins at `pos` of `data`.
@@ -67,9 +70,9 @@ class Machine:
     whose entries were never replaced.
     """
 
-    __slots__ = ("allowance", "builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "most",
-                 "notes", "path", "persistent", "phrases", "pos", "protocol", "rules", "size", "stack", "steps", "twins",
-                 "where")  # fmt: skip
+    __slots__ = ("allowance", "base", "builds", "calls", "constants", "data", "globals", "left", "memo", "meta", "most",
+                 "notes", "outside", "path", "persistent", "phrases", "pos", "protocol", "rules", "size", "stack",
+                 "steps", "twins", "where")  # fmt: skip
 
     def __init__(
         self,
@@ -88,6 +91,8 @@ class Machine:
         self.data, self.pos, self.size = data, pos, len(data)
         self.rules, self.constants, self.builds, self.persistent = rules, constants, builds, persistent
         self.path, self.where = path, where
+        self.base = 0
+        self.outside: tuple[bytes | bytearray, int] | None = None
         self.stack: list[Any] = []
         self.meta: list[list[Any]] = []
         self.memo: list[Any] | dict[int, Any] = []
@@ -98,20 +103,22 @@ class Machine:
         self.twins: dict[tuple[int, int], int] = {}
         self.protocol = 0
         weight = self.size if weight is None else weight
-        self.left = self.most = min(_MAX_OBJECTS, _FREE_OBJECTS + weight // 2) * allowance
+        self.left = self.most = min(_MAX_OBJECTS, _FREE_OBJECTS + 5 * weight // 8) * allowance
         self.steps = min(_MAX_STEPS, _FREE_STEPS + weight) * allowance
 
     def corrupt(self, what: str) -> CorruptFile:
         """The error for a pickle that no reader could follow."""
         return CorruptFile(
-            f"{self.where} is damaged: at byte {self.pos:,} it {what}",
+            f"{self.where} is damaged: at byte {self.base + self.pos:,} it {what}",
             remedy="The file was damaged after it was written, or was never a checkpoint. Copy or download it again.",
             path=self.path,
         )
 
     def hostile(self, what: str) -> HostileFile:
         """The error for a pickle that asks for more than any checkpoint needs."""
-        return HostileFile(f"{self.where} is no honest pickle: at byte {self.pos:,} it {what}", path=self.path)
+        return HostileFile(
+            f"{self.where} is no honest pickle: at byte {self.base + self.pos:,} it {what}", path=self.path
+        )
 
     def charge(self, units: int) -> None:
         """Take `units` (about 64 bytes of memory each) from the budget."""
@@ -129,6 +136,22 @@ class Machine:
         if end > self.size:
             raise Short(end)
         return end
+
+    def enter_frame(self, start: int, nbytes: int) -> int:
+        """Read on within a frame, which ends where an instruction does: what reaches over that, unpicklers misread."""
+        if self.outside is not None:
+            raise self.corrupt("begins a frame within a frame")
+        end = self.take(start, nbytes)
+        self.outside, self.base, self.size = (self.data, self.size), start, nbytes
+        self.data = bytes(self.data[start:end]) + FRAME_END
+        return 0
+
+    def leave_frame(self) -> int:
+        """Read on behind the frame."""
+        after = self.base + self.size
+        if self.outside is not None:
+            (self.data, self.size), self.outside, self.base = self.outside, None, 0
+        return after
 
     def remember(self, index: int, value: Any) -> None:
         """Keep a value under a number; every pickler counts from 0, and a list holds that at a tenth of the price."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from unmoor.errors import UnsupportedFile
 
 from .lines import LINE_HANDLERS, find, native, recall, store
-from .machine import Machine, Short
+from .machine import FRAME_END, Machine, Short
 
 __all__ = ["TABLE"]
 
@@ -108,9 +108,11 @@ def _proto(m: Machine, pos: int) -> int:
 
 
 def _frame(m: Machine, pos: int) -> int:
-    start = pos + 8
-    m.take(start, _length(m, pos, 8))
-    return start
+    return m.enter_frame(pos + 8, _length(m, pos, 8))
+
+
+def _frame_end(m: Machine, pos: int) -> int:
+    return m.leave_frame() if m.outside is not None and pos == m.size + 1 else _unknown(m, pos)
 
 
 def _pop(m: Machine, pos: int) -> int:
@@ -265,7 +267,7 @@ _HANDLERS: Final[dict[bytes, Callable[[Machine, int], int]]] = {
     b"\x91": _frozenset, b"\x87": _tuple3,
     b"j": _long_get, b"\x94": _memoize,
     b"\x93": _stack_global, b"o": _obj, b"\x81": _new, b"\x92": _new_keywords, b"b": _build,
-    b"\x80": _proto, b"\x95": _frame,
+    b"\x80": _proto, b"\x95": _frame, FRAME_END: _frame_end,
     b"\x82": _EXTENSION, b"\x83": _EXTENSION, b"\x84": _EXTENSION, b"\x97": _BUFFER, b"\x98": _BUFFER,
 }  # fmt: skip
 

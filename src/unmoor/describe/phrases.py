@@ -61,8 +61,8 @@ _WORD, _CLASS, _LENGTH, _KEY, _TAG, _NUMEL, _VIEW, _OFFSET, _SHAPE, _STRIDE, _HO
     15,
 )
 _PUTS: Final = (5, 9, 12, 14, 16, 17, 18)
-_UNITS: Final = 7
-"""What the loop charges for a phrase, beside its storage and tuples of three."""
+_UNITS: Final = 9
+"""What the loop charges for a phrase, beside its storage and the tuples of its sizes and strides."""
 _MOST: Final = 1024
 
 
@@ -79,7 +79,7 @@ class _Seen(NamedTuple):
     pid: tuple[Any, ...]
     first: int
     puts: int
-    threes: int
+    tuples: int
     told: tuple[int, int, int]
 
 
@@ -94,7 +94,7 @@ class _Kind:
         form = f"<{len(first)}s{len(seen.key)}s" + "".join(f"{len(piece)}sI" for piece in rest)
         self.unpack = Struct(form).unpack_from
         self.nbytes, self.same, self.puts, self.persistent = seen.nbytes, seen.same, seen.puts, seen.persistent
-        self.units = _UNITS + seen.threes
+        self.units = _UNITS + seen.tuples
         self.node = node
         self.dtype, _, self.device, self.numel = storage
         self.keyed = made[0] == seen.key
@@ -194,16 +194,11 @@ def _seen(m: Machine, found: re.Match[bytes], same: tuple[bytes, ...]) -> _Seen 
     if hooks is not m.globals.get(_NO_HOOKS):
         return None
     key, numel = found[_KEY].decode(), _number(found[_NUMEL])
-    threes = sum(map(_is_three, (found[_SHAPE], found[_STRIDE]), (found[_SHAPE + 1], found[_STRIDE + 1])))
+    tuples = sum(found[group][:1] in (b"K", b"M", b"J", b"(") for group in (_SHAPE, _STRIDE))
     puts = sum(found[put] is not None for put in _PUTS)
     pid = (word, kind, key, tag, numel, *([None] if found[_VIEW] else []))
     return _Seen(found.end() - found.start(), found.start(_OFFSET) - found.start(), same, key, pid, len(memo), puts,
-                 threes, _told(m))  # fmt: skip
-
-
-def _is_three(code: bytes, put: bytes | None) -> bool:
-    """Whether sizes are made here as a tuple of three, which has an instruction of its own."""
-    return code[:1] in (b"K", b"M", b"J") and (code if put is None else code[:-5])[-1:] == b"\x87"
+                 tuples, _told(m))  # fmt: skip
 
 
 def _number(code: bytes) -> int:

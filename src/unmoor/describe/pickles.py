@@ -32,13 +32,20 @@ def run(machine: Machine) -> Any:
     is spent, UnsupportedFile for what only another process could answer.
     """
     try:
-        return _loop(machine)
-    except struct_error:
-        raise Short(machine.size + 1) from None
-    except IndexError:
-        if machine.pos >= machine.size:
-            raise Short(machine.size + 1) from None
-        raise machine.corrupt("takes more from its stack than there is") from None
+        value = _loop(machine)
+    except (struct_error, IndexError, Short) as fault:
+        if isinstance(fault, IndexError) and machine.pos < machine.size:
+            raise machine.corrupt("takes more from its stack than there is") from None
+        if machine.outside is not None:
+            raise machine.corrupt("holds an instruction that reaches out of its frame") from None
+        raise fault if isinstance(fault, Short) else Short(machine.size + 1) from None
+    else:
+        if machine.outside is not None and machine.pos != machine.size:
+            raise machine.corrupt("ends before its frame does")
+        return value
+    finally:
+        machine.pos += machine.base
+        machine.leave_frame()
 
 
 def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head of this file
@@ -118,7 +125,7 @@ def _loop(m: Machine) -> Any:  # noqa: C901 - one branch an opcode, see the head
             else:
                 m.pos = pos
                 pos = table[op](m, pos)
-                stack, memo, phrases = m.stack, m.memo, m.phrases
+                data, size, stack, memo, phrases = m.data, m.size, m.stack, m.memo, m.phrases
     finally:
         m.pos = pos
     raise m.hostile(f"takes more than {m.steps:,} steps")

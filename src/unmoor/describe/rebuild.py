@@ -169,6 +169,7 @@ def _tensor_state(m: Machine, node: Any, state: Any) -> None:
 
     The node is not published yet, and the memo already knows it: it is completed in place.
     """
+    m.phrases = None  # they take new tensors for like the old ones, as these were made
     if type(state) is tuple and len(state) == 4 and type(state[0]) in (Storage, View):
         new = _strided(m, state, None, None)
         for name in ("storage", "offset", "shape", "stride", "dtype", "device"):

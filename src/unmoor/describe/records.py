@@ -26,6 +26,7 @@ from .dcp_metadata import Place, read_folder
 from .detect import detect
 from .file import describe_file
 from .items import Items
+from .safetensors import describe_safetensors
 from .torch_zip import read_saved
 from .walk import visits, walk
 from .zip_bytes import stray_bytes
@@ -122,6 +123,9 @@ def _file(place: str, file: str, held: Held) -> None:
             held.formats[file] = kind
             if kind == "zip":
                 _archive(reader, file, held)
+            if kind == "safetensors":
+                storages = describe_safetensors(reader, file).storages
+                held.records += [Record(s.key, s.span, s.crc32) for s in storages if s.span and s.crc32 is not None]
     except CorruptFile as error:
         held.errors.append(error)
     except FileError:

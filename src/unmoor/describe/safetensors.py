@@ -8,7 +8,8 @@ follow from shape and dtype. The format has no device tags: tensors count as `cp
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from unmoor.errors import CorruptFile, FileError, HostileFile, UnsupportedFile
@@ -16,12 +17,13 @@ from unmoor.filing import Reader, read
 from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import BY_SAFETENSORS
 from unmoor.values.finding import Finding
+from unmoor.values.flat_sums import SUMS, Altered, read_sums
 from unmoor.values.nodes import Span, Storage, TensorNode
 from unmoor.values.text import count, format_bytes, is_text
 
 from .assemble import Contents, assemble
 
-__all__ = ["describe_safetensors", "read_header"]
+__all__ = ["describe_safetensors", "read_header", "summed", "tensor_of", "with_sums"]
 
 _PREFIX: Final = 8
 _MAX_HEADER: Final = 100_000_000
@@ -57,6 +59,11 @@ def describe_safetensors(reader: Reader, file: str = "") -> Catalog:
     faults = faults or _cover(tree, start, reader.size)
     if faults:
         raise _corrupt(reader.path, faults)
+    bare = [Finding("no-checksums", "info", "", "safetensors holds no checksums: damage to its data cannot be seen")]
+    held = with_sums(reader.path, read(reader, 0, start), metadata, tree)
+    if held is not None:
+        tree, bare = held, []
+    metadata = None if metadata is None else {key: text for key, text in metadata.items() if key != SUMS}
     storages = {storage.key: storage for storage in _storages(tree)}
     contents = Contents(
         format="safetensors",
@@ -64,9 +71,7 @@ def describe_safetensors(reader: Reader, file: str = "") -> Catalog:
         readings=(),
         structure=start,
         storages=storages,
-        findings=[
-            Finding("no-checksums", "info", "", "safetensors holds no checksums: damage to its data cannot be seen")
-        ],
+        findings=bare,
         facts={
             "byteorder": "little",
             "records": len(storages),
@@ -77,7 +82,37 @@ def describe_safetensors(reader: Reader, file: str = "") -> Catalog:
     return assemble(reader, contents)
 
 
+def with_sums(
+    path: str, head: bytes, metadata: Mapping[str, str] | None, tree: Mapping[str, TensorNode]
+) -> dict[str, TensorNode] | None:
+    """The tensors with the checksums that `head` tells of; None where it tells of none.
+
+    Raises CorruptFile where it is damaged.
+    """
+    try:
+        sums = read_sums(head, metadata or {}, len(tree))
+    except Altered as fault:
+        raise _corrupt(path, [f"its header is not what was saved: {fault}"]) from None
+    return None if sums is None else summed(tree, sums)
+
+
+def summed(tree: Mapping[str, TensorNode], sums: Sequence[int]) -> dict[str, TensorNode]:
+    """The tensors with these checksums, which are in the order of the data."""
+    made = dict(tree)
+    ordered = sorted(tree, key=lambda name: _place(tree[name]))
+    for name, crc in zip(ordered, sums, strict=True):
+        node = tree[name]
+        made[name] = replace(node, storage=replace(node.storage, crc32=crc)) if node.storage is not None else node
+    return made
+
+
+def _place(node: TensorNode) -> tuple[int, int]:
+    span = node.storage.span if node.storage is not None else None
+    return (span.offset, span.end) if span is not None else (0, 0)
+
+
 def read_header(reader: Reader) -> tuple[int, dict[str, Any]]:
+    """Where the data begins, and the header. Raises CorruptFile or HostileFile for what is none."""
     length = int.from_bytes(read(reader, 0, _PREFIX), "little")
     start = _PREFIX + length
     if length > _MAX_HEADER:

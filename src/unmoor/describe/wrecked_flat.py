@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from unmoor.errors import CorruptFile, FileError
 from unmoor.filing import Reader, read
+from unmoor.values.flat_sums import put_right, told_sums
 from unmoor.values.nodes import Storage, TensorNode
 from unmoor.values.text import count
 
 from .assemble import Contents
-from .safetensors import tensor_of
+from .mending import mended
+from .safetensors import summed, tensor_of, with_sums
 from .wreck import Wreck
 
 __all__ = ["read_wrecked_flat"]
@@ -29,16 +31,19 @@ _ENTRY: Final = re.compile(r'"((?:[^"\\]|\\.){1,512})"\s{0,8}:\s{0,8}(\{"[^{}]{1
 def read_wrecked_flat(reader: Reader, file: str = "") -> Wreck:
     """What of a safetensors file can be had. Raises CorruptFile where that is no entry of its header."""
     wreck = Wreck(Contents("safetensors", {}, (), 0, {}))
-    entries, start = _header(reader, wreck)
-    entries.pop(_METADATA, None)
-    tree: dict[str, TensorNode] = {}
-    reached = start
-    for name, entry in sorted(entries.items(), key=_offset):
+    entries, start, head = _header(reader, wreck)
+    metadata = entries.pop(_METADATA, None)
+    nodes: dict[str, TensorNode] = {}
+    for name, entry in entries.items():
         try:
-            node = tensor_of(reader.path, file, name, entry, start)
+            nodes[name] = tensor_of(reader.path, file, name, entry, start)
         except FileError as fault:
             wreck.entries[name] = fault.headline.removeprefix(f"{name[:200]}: ")
-            continue
+    if not wreck.entries and not wreck.unnamed:
+        nodes = _summed(reader.path, head, metadata, nodes, wreck)
+    tree: dict[str, TensorNode] = {}
+    reached = start
+    for name, node in sorted(nodes.items(), key=_offset):
         storage = node.storage
         if storage is None or storage.span is None:
             continue
@@ -49,7 +54,7 @@ def read_wrecked_flat(reader: Reader, file: str = "") -> Wreck:
         short = storage.span.end - reader.size
         if short > 0:
             wreck.faults[storage.key] = f"its data is short by {count(min(short, storage.nbytes), 'byte')}"
-            node = replace(node, storage=replace(storage, span=None))
+            node = replace(node, storage=replace(storage, span=None))  # noqa: PLW2901 - the same tensor, without data
         tree[name] = node
     if not tree and not wreck.entries:
         raise CorruptFile(
@@ -68,12 +73,30 @@ def read_wrecked_flat(reader: Reader, file: str = "") -> Wreck:
     return wreck
 
 
-def _header(reader: Reader, wreck: Wreck) -> tuple[dict[str, Any], int]:
-    """The entries of the header, and where the data begins."""
-    length = int.from_bytes(read(reader, 0, _PREFIX), "little")
+def _summed(path: str, head: bytes, metadata: Any, nodes: dict[str, TensorNode], wreck: Wreck) -> dict[str, TensorNode]:
+    """The tensors with their checksums, where the header has them and is whole."""
+    texts = type(metadata) is dict and all(type(text) is str for text in metadata.values())
+    told = metadata if texts else {}
+    try:
+        return with_sums(path, head, told, nodes) or nodes
+    except CorruptFile:
+        wreck.notes.append("the header does not match its checksum: names and shapes in it may be wrong")
+        wreck.unnamed = True
+        sums = told_sums(told, len(nodes))
+        return nodes if sums is None else summed(nodes, sums)
+
+
+def _header(reader: Reader, wreck: Wreck) -> tuple[dict[str, Any], int, bytes]:
+    """The entries of the header, where the data begins, and the bytes before that."""
+    prefix = read(reader, 0, _PREFIX)
+    length = int.from_bytes(prefix, "little")
     told = length <= min(_MAX_HEADER, reader.size - _PREFIX)
-    raw = read(reader, _PREFIX, length if told else min(_MAX_HEADER, reader.size - _PREFIX))
-    text = raw.decode("utf-8", "replace")
+    head = prefix + read(reader, _PREFIX, length if told else min(_MAX_HEADER, reader.size - _PREFIX))
+    whole = put_right(head, mended) if told else None
+    if whole is not None:
+        wreck.notes.append("one flipped bit of the header was turned back, as its checksum tells")
+        head = whole
+    text = head[_PREFIX:].decode("utf-8", "replace")
     try:
         found, end = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
@@ -85,7 +108,8 @@ def _header(reader: Reader, wreck: Wreck) -> tuple[dict[str, Any], int]:
         wreck.unnamed = True
     if type(found) is not dict:
         found = {}
-    return found, _PREFIX + length if told else _begin(reader, raw, len(text[:end].encode()), found, wreck)
+    start = _PREFIX + length if told else _begin(reader, head[_PREFIX:], len(text[:end].encode()), found, wreck)
+    return found, start, head
 
 
 def _begin(reader: Reader, raw: bytes, end: int, found: dict[str, Any], wreck: Wreck) -> int:
@@ -114,7 +138,6 @@ def _stop(entry: Any) -> int:
     return int(offsets[1]) if fits and offsets is not None else 0
 
 
-def _offset(item: tuple[str, Any]) -> int:
-    offsets = item[1].get("data_offsets") if type(item[1]) is dict else None
-    fits = type(offsets) is list and offsets and type(offsets[0]) is int
-    return int(offsets[0]) if fits and offsets is not None else 0
+def _offset(item: tuple[str, TensorNode]) -> tuple[int, int]:
+    span = item[1].storage.span if item[1].storage is not None else None
+    return (span.offset, span.end) if span is not None else (0, 0)

@@ -1,4 +1,4 @@
-"""Local headers of a ZIP beside their entries in its directory: whether the two agree, and what one says without the other.
+"""Local headers of a ZIP beside their entries in its directory: whether they agree, what one says without the other.
 
 Pure: numbers in, words or numbers out.
 """

@@ -295,8 +295,8 @@ class Headers:
 def _reckoned(reader: Reader, end: End, entries: Iterable[_Entry], faults: _Faults) -> list[Record]:
     """The records behind a server, where reading each local header would be a request for each tensor.
 
-    Torch's writer places records by a rule. Where that leads from the header of one exactly to that of the next, it says
-    where the data begins; the other headers are read.
+    Torch's writer places records by a rule. Where that leads from the header of one exactly to that of the next, it
+    says where the data begins; the other headers are read.
     """
     listed = list(entries)
     after = dict(pairwise(sorted([*(entry.header for entry in listed), end.offset])))

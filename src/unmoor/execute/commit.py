@@ -20,7 +20,7 @@ from unmoor.steady import leave_out, refuse_changed
 from unmoor.urls import is_url
 from unmoor.values.text import format_bytes
 
-from .leftovers import claim, sweep
+from .leftovers import claim, let_go, sweep
 
 __all__ = ["Durability", "not_as_meant", "publish", "reads_other", "real_path", "refuse_full", "save_error",
            "sync_folder", "sync_names"]  # fmt: skip
@@ -174,8 +174,7 @@ def _closing(handle: int) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # what was written through other handles is on the disk by now
-            os.close(handle)
+        let_go(handle)
 
 
 def refuse_full(folder: str, needed: int) -> None:

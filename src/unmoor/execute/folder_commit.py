@@ -29,7 +29,7 @@ from unmoor.urls import is_url, name_of
 from unmoor.values.text import listing
 
 from .commit import not_as_meant, reads_other, real_path, refuse_full, save_error, sync_folder, sync_names
-from .leftovers import LOCK, NEW, OLD, claim, is_for, kept, release, sweep
+from .leftovers import LOCK, NEW, OLD, claim, is_for, kept, let_go, release, sweep
 
 __all__ = ["Staging", "discard", "left_behind", "publish_folder", "sees", "stage", "staged"]
 
@@ -189,7 +189,7 @@ def _unlock(hidden: str, *, left: bool) -> None:
     if handle is None:
         return
     if left:
-        os.close(handle)
+        let_go(handle)
     else:
         release(hidden.removesuffix(NEW) + LOCK, handle)
 

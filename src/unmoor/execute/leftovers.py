@@ -19,7 +19,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
-__all__ = ["LOCK", "NEW", "OLD", "claim", "hidden_name", "is_for", "kept", "release", "sweep"]
+__all__ = ["LOCK", "NEW", "OLD", "claim", "hidden_name", "is_for", "kept", "let_go", "release", "sweep"]
 
 NEW: Final = ".tmp"
 """The end of a hidden file's or folder's name."""
@@ -69,6 +69,7 @@ def claim(target: str, end: str = NEW) -> tuple[str, int]:
         free = _lock(handle)
         # Somebody may take a file for a left one in the moment before it is locked, and remove it.
         if (free is None and not locked) or (free and os.fstat(handle).st_nlink):
+            _claimed.add(handle)
             return path, handle
         release(path, handle)
         locked = locked and free is not None
@@ -77,10 +78,30 @@ def claim(target: str, end: str = NEW) -> tuple[str, int]:
 
 def release(path: str, handle: int) -> None:
     """Close and remove a file that was claimed."""
-    with suppress(OSError):
-        os.close(handle)
+    let_go(handle)
     with suppress(OSError):
         os.unlink(path)
+
+
+def let_go(handle: int) -> None:
+    """Close a file that was claimed: it has its name by now, or waits to be swept."""
+    _claimed.discard(handle)
+    with suppress(OSError):  # what was written through other handles is on the disk, or that has failed
+        os.close(handle)
+
+
+_claimed: Final[set[int]] = set()
+
+
+def _forget() -> None:
+    """In a forked process: close what it has of its parent's, whose locks would else hold as long as it lives."""
+    while _claimed:
+        with suppress(OSError):
+            os.close(_claimed.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def kept(lock: str) -> bool:

@@ -1,7 +1,7 @@
-"""Writes a torch archive in order, as an object that is sent part by part wants it: the bytes that a file would have.
+"""Writes a torch archive in order, as an object that is sent part by part wants it: the bytes of the file it is.
 
-A local header holds the checksum of data that follows it, so a record that is larger than a buffer is read twice: summed,
-then sent. What it is the second time is held against the first.
+A local header holds the checksum of data that follows it, so a record that is larger than a buffer is read twice:
+summed, then sent. What it is the second time is held against the first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["send_archive", "send_flat"]
 CHUNK: Final = 1 << 20
 _ELEMENT: Final = 16
 _TINY: Final = 64
-"""Blobs up to this many bytes count as what describes a file: a legacy stream has numbers of elements between its data."""
+"""Blobs up to this many bytes describe a file: a legacy stream has numbers of elements between its data."""
 
 Receipts = dict[str, tuple[int, int, int]]
 
@@ -41,7 +41,7 @@ def send_archive(
     buffers: Buffers | None,
     zip64_from: int,
 ) -> tuple[Receipts, int]:
-    """Send `records` as `archive.write_archive` writes them: name -> (offset, bytes, CRC-32), and the bytes of it all."""
+    """Send `records` as `archive.write_archive` writes them: name -> (offset, bytes, CRC-32), and all bytes."""
     draft = written_draft(hidden)
     meter, receipts = Meter(progress), Receipts()
     members: list[Member] = []

@@ -62,8 +62,8 @@ def lanes(blocks: Sequence[Block], threads: int, buffer_bytes: int, grain: int) 
 def schedule(blocks: Sequence[Block], *, buffer_bytes: int, checked: bool, grain: int = 0) -> list[Job]:
     """The reads that fill everything that `blocks` want, in their order, with `buffer_bytes` of buffer for each.
 
-    `grain` is how many bytes a read should have, 0 where small ones cost little. With `checked`, every byte of a storage that has a checksum is in exactly one batch or counted piece, unless it is
-    read in part.
+    `grain` is how many bytes a read should have, 0 where small ones cost little. With `checked`, every byte of a
+    storage that has a checksum is in exactly one batch or counted piece, unless it is read in part.
     """
     jobs: list[Job] = []
     near: list[Block] = []

@@ -20,7 +20,7 @@ from typing import Any, Final
 from unmoor import urls
 from unmoor.errors import ReadError
 
-from .stores import Facts, Store, patiently, refused, store_of
+from .stores import Facts, Store, once, patiently, refused, store_of
 
 __all__ = ["Draft", "DraftReader", "draft_at", "is_atomic"]
 
@@ -46,7 +46,7 @@ def draft_at(url: str) -> Draft | None:
 
 
 class Draft:
-    """An object on its way to `url`. `name` is what it is called until it is there; `nbytes` what was written so far."""
+    """An object on its way to `url`. `name` is what it is called until then; `nbytes` what was written so far."""
 
     grain: Final = 0
 
@@ -236,6 +236,7 @@ class _Parts:
 
     def complete(self, proved: Callable[[Store], str]) -> None:
         """Send the last part, and complete the upload."""
+
         def last() -> None:
             self._handle.forced = False
             self._handle.flush(force=True)
@@ -269,24 +270,15 @@ class _Moved:
 
     def add(self, data: bytearray) -> None:
         """Write on; a write that fails has no second try, since it is not known how far it came."""
-        try:
-            self._handle.write(bytes(data))
-        except Exception as error:
-            raise refused(error, self._store.url, "written") from None
+        once(lambda: self._handle.write(bytes(data)), self._store.url, "written")
 
     def complete(self, proved: Callable[[Store], str]) -> None:
         """Hold what is there against what was sent, and move it."""
-        try:
-            self._handle.close()
-        except Exception as error:
-            raise refused(error, self._store.url, "written") from None
+        once(self._handle.close, self._store.url, "written")
         wrong = proved(self._hidden)
         if wrong:
             raise ReadError(f"{self._store.url} was not written: {wrong}", path=self._store.url)
-        try:
-            self._store.fs.mv(self._hidden.path, self._store.path)
-        except Exception as error:
-            raise refused(error, self._store.url, "put in its place") from None
+        once(lambda: self._store.fs.mv(self._hidden.path, self._store.path), self._store.url, "put in its place")
 
     def discard(self) -> None:
         """Remove the hidden file."""

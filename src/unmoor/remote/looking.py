@@ -34,7 +34,7 @@ def found(url: str) -> Facts | None:
 
 
 def listed(url: str) -> list[Row]:
-    """What a folder holds. Raises FileNotFoundError or NotADirectoryError, or ReadError where the store does not say."""
+    """What a folder holds. Raises FileNotFoundError, NotADirectoryError, or ReadError where it is not told."""
     store = store_of(url)
     store.fs.invalidate_cache(store.path)
     rows = patiently(lambda: list(store.fs.ls(store.path, detail=True)), url, "listed")

@@ -1,7 +1,8 @@
 """An object behind a URL, read by ranges: what is asked for and little more, of one version of it.
 
-Small reads, as of headers and lists, go through blocks that are kept; a large read is one request for each some MiB. Every
-request names the version that was seen at first, or is held against it: a replaced object is an error, never a mix.
+Small reads, as of headers and lists, go through blocks that are kept; a large read is one request for each some MiB.
+Every request names the version that was seen at first, or is held against it: a replaced object is an error, never a
+mix.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class RemoteReader:
         return b"".join(found)[offset - first * BLOCK :][:wanted]
 
     def _block(self, number: int, last: int) -> bytes:
-        """One block; where it is missing, it is fetched with those up to `last`, and with what is likely wanted next."""
+        """One block; where it is missing, it is fetched with those up to `last`, and what is likely wanted next."""
         with self._lock:
             known = self._blocks.get(number)
             if known is not None:
@@ -126,11 +127,11 @@ class RemoteReader:
         return data
 
     def _asked(self, offset: int, nbytes: int) -> bytes:
-        """One request; fewer bytes where the answer breaks off, never none. Those it has are of the version seen first."""
+        """One request; fewer bytes where the answer breaks off, never none. They are of the version seen first."""
         for _ in range(_EMPTY):
             try:
                 data = patiently(lambda: self._source.fetch(offset, offset + nbytes), self.path, "read")
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised again, in words
                 raise self._refusal(error) from None
             self._hold(len(data), nbytes)
             if data:

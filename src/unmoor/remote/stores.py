@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from unmoor import urls
 from unmoor.errors import ReadError, UsageError
 
-__all__ = ["Facts", "Store", "facts_of", "forget", "is_absent", "is_replaced", "made_facts", "patiently",
+__all__ = ["Facts", "Store", "facts_of", "forget", "is_absent", "is_replaced", "made_facts", "once", "patiently",
            "refused", "status_of", "store_of"]  # fmt: skip
 
 T = TypeVar("T")
@@ -168,10 +168,19 @@ def patiently(work: Callable[[], T], url: str, done: str) -> T:
     raise AssertionError
 
 
+def once(work: Callable[[], T], url: str, done: str) -> T:
+    """What `work` gives; it has no second try. Raises ReadError."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - raised again, in words
+        raise refused(error, url, done) from None
+
+
 def _behind(error: Exception) -> Exception:
     """What an error stands for: fsspec's HTTP says that a file is not there where its server does not answer."""
     cause = error.__cause__
-    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and not is_absent(error) else error
+    told = isinstance(error, FileNotFoundError) and not is_absent(error)
+    return cause if told and isinstance(cause, Exception) else error
 
 
 def _may_pass(error: BaseException) -> bool:

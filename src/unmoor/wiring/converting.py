@@ -132,7 +132,7 @@ def convert_path(
     refuse_without_data(catalog)
     refuse_overlap(catalog.path, target, _files(catalog))
     made = _made(catalog, target, wish, asked)
-    if asked.form != "torch-zip" or made.cast:
+    if asked.form not in ("torch", "legacy") or made.cast:
         refuse_repeats(catalog.path, ((entry.path, entry.node) for entry in made.taken.tensors))
     meter = Meter(progress) if total is None else Meter(progress, total)
     files: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from unmoor.errors import UsageError
 from unmoor.execute.commit import publish
 from unmoor.execute.flat_file import write_flat
 from unmoor.values.dtypes import DTYPES, nbytes_of
+from unmoor.values.flat_sums import filled
 from unmoor.values.nodes import CompositeTensor, TensorNode, kind_of
 from unmoor.values.plan import Change
 from unmoor.values.report import Receipt
@@ -96,7 +97,7 @@ def head_of(flat: Flat, names: Sequence[str], target: str) -> tuple[bytes, list[
 def write_file(path: str, flat: Flat, head: bytes, order: Sequence[str], sources: Sources, meter: Meter) -> int:
     """Write one file, tensor after tensor; its length."""
     data = [(bytes_of(flat.nodes[name]), sources.of_tensor(flat.nodes[name])) for name in order]
-    return write_flat(path, head, data, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
+    return write_flat(path, head, data, finish=filled, buffer_bytes=sources.buffer_bytes, progress=meter.progress)
 
 
 def _flat(content: Content, taken: Taken) -> Flat:

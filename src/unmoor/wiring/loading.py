@@ -94,13 +94,17 @@ def _pinned(catalog: Catalog) -> frozenset[str]:
 def _refuse_odd_calls(data: bytes, path: str) -> None:
     """Raise HostileFile for containers that are made in ways that no pickler writes: they may be of any size."""
     reading = read_pickle(data, path=path, where=f"{path}: its pickle", persistent=_storage)
-    odd = sorted({call.name for call in reading.calls if call.name in BUILT and call.args[1:2] != _EMPTY})
+    odd = sorted({call.name for call in reading.calls if _is_sized(call.name) and call.args[1:2] != _EMPTY})
     if odd:
         raise HostileFile(
             f"{path} calls {', '.join(odd)} with what no pickler gives it: that could take any amount of memory",
             remedy="Load it without trust=: nothing is called then.",
             path=path,
         )
+
+
+def _is_sized(name: str) -> bool:
+    return name in BUILT or (name.startswith("torch.") and name.endswith("Storage"))
 
 
 def _storage(machine: Machine, pid: Any) -> Any:

@@ -10,7 +10,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from unmoor.describe import describe_path
@@ -28,6 +29,7 @@ from unmoor.values.finding import Finding
 from unmoor.values.relocation import Kept, Move, RelocatedFile, Relocation
 from unmoor.values.text import count, listing
 
+from .relocating_half import File, half_told, refuse_half
 from .relocating_old import relocated_old
 from .relocating_zip import (
     code_findings,
@@ -53,15 +55,6 @@ _PLAIN: Final = (".json", ".distcp", ".metadata", ".safetensors")
 _SHOWN: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """One file to relocate: what it holds, what the system said of it before it was described."""
-
-    path: str
-    catalog: Catalog
-    seen: os.stat_result
-
-
 @told()
 def relocate_path(
     path: str | os.PathLike[str],
@@ -79,12 +72,17 @@ def relocate_path(
     if target is not None:
         _refuse_target(path, target, whole)
     tags = list(dict.fromkeys(storage.device for file in files for storage in file.catalog.storages))
-    plans: list[tuple[_File, Retagging]] = []
+    refuse_half(path, files, {file.path for file in files if _is_left(file)}, tags, map_location)
+    plans: list[tuple[File, Retagging]] = []
     if files or whole.format not in _NO_TAGS:
         wish = wish_of(to, map_location, tags, path)
         plans = [(file, retagging(file.catalog, wish)) for file in files]
-    with ExitStack() as stack:
-        done = [stack.enter_context(_relocated(file, made, target, progress)) for file, made in plans]
+    changed: list[str] = []
+    with half_told(path, changed), ExitStack() as stack:
+        done = []
+        for file, tagging in plans:
+            stack.push(partial(_note, changed, file.path))
+            done.append(stack.enter_context(_relocated(file, tagging, target, progress)))
         if not plans:
             done = [stack.enter_context(_as_it_is(path, whole, target, progress))]
     made = Relocation(
@@ -110,11 +108,15 @@ def undo_path(path: str | os.PathLike[str]) -> Relocation:
     path = local_path(path, "undo_relocate")
     names = [path]
     if os.path.isdir(path) or not os.path.exists(path):
-        names = [file.path for file in _described(path)[0] if {"relocated", "interrupted"} & file.catalog.facts.keys()]
+        names = [file.path for file in _described(path)[0] if "relocated" in file.catalog.facts or _is_left(file)]
         if not names:
             raise UnsupportedFile(f"no file of {path} was relocated in place: there is nothing to undo", path=path)
-    with ExitStack() as stack:
-        done = [stack.enter_context(undone_zip(name, os.stat(name))) for name in names]
+    changed: list[str] = []
+    with half_told(path, changed), ExitStack() as stack:
+        done = []
+        for name in names:
+            stack.push(partial(_note, changed, name))
+            done.append(stack.enter_context(undone_zip(name, os.stat(name))))
     moves = [Move(new, old, n, 0) for _, back, _ in done for old, goals in back.items() for new, n in goals.items()]
     after, whole = _described(path)
     made = Relocation(
@@ -131,20 +133,40 @@ def undo_path(path: str | os.PathLike[str]) -> Relocation:
     return replace(made, text=undone_text(made))
 
 
-def _described(path: str) -> tuple[list[_File], Catalog]:
+def _note(changed: list[str], path: str, kind: type[BaseException] | None, *_: Any) -> None:
+    """Note a file that has been changed: what it was in has ended without an error."""
+    if kind is None:
+        changed.append(path)
+
+
+def _described(path: str) -> tuple[list[File], Catalog]:
     """The files of a checkpoint that hold device tags, and the checkpoint as a whole."""
     seen = os.stat(path) if os.path.exists(path) else None
     whole = describe_path(path)
     if whole.format in (*_ZIPS, *_OLD) and seen is not None and "files" not in whole.facts:
-        return [_File(path, whole, seen)], whole
+        return [File(path, whole, seen)], whole
     places = [os.path.join(base_of(path), name) if name else path for name in files_of(whole)]
     files = [_file(place) for place in places if not os.path.basename(place).endswith(_PLAIN)]
-    return [file for file in files if file.catalog.format in (*_ZIPS, *_OLD)], whole
+    files = [file for file in files if file.catalog.format in (*_ZIPS, *_OLD)]
+    _refuse_links(path, files)
+    return files, whole
 
 
-def _file(path: str) -> _File:
+def _refuse_links(path: str, files: Sequence[File]) -> None:
+    """Raise UsageError where a file of a folder is a link out of it: what it leads to is not this checkpoint's own."""
+    home = os.path.realpath(base_of(path))
+    away = [file.path for file in files if os.path.commonpath([home, os.path.realpath(file.path)]) != home]
+    if away:
+        raise UsageError(
+            f"{path} was not relocated: {listing(away, 2)} {'is a link' if len(away) == 1 else 'are links'} out of it",
+            remedy="Copy the folder with what its links lead to (cp -rL), then relocate the copy.",
+            path=path,
+        )
+
+
+def _file(path: str) -> File:
     seen = os.stat(path)
-    return _File(path, describe_file(path), seen)
+    return File(path, describe_file(path), seen)
 
 
 @contextmanager
@@ -179,7 +201,7 @@ def _refuse_target(path: str, target: str, whole: Catalog) -> None:
 
 @contextmanager
 def _relocated(
-    file: _File, made: Retagging, target: str | None, progress: Callable[[int], None] | None
+    file: File, made: Retagging, target: str | None, progress: Callable[[int], None] | None
 ) -> Iterator[tuple[RelocatedFile, list[Finding]]]:
     """One file with other tags once the block ends, at `target` if given; what became of it and what to know."""
     findings = list(_file_findings(file, made, target))
@@ -197,29 +219,31 @@ def _relocated(
             yield done, [*findings, *more]
 
 
-def _unchanged(file: _File) -> RelocatedFile:
+def _unchanged(file: File) -> RelocatedFile:
     return RelocatedFile(file.path, "unchanged", file.catalog.size, file.catalog.size)
 
 
-def _without_leftovers(file: _File) -> tuple[os.stat_result, list[Finding]]:
+def _without_leftovers(file: File) -> tuple[os.stat_result, list[Finding]]:
     """Cut off what an interrupted relocation left behind a zip; what the system says of the file then."""
-    if "interrupted" not in file.catalog.facts and not _trails(file.catalog):
+    if not _is_left(file):
         return file.seen, []
     archive = whole_archive(file.path)
-    if not archive.left:
-        return file.seen, []
     with cut_off(file.path, archive.size, file.seen):
         pass
     return os.stat(file.path), [left_finding(archive)]
 
 
-def _trails(catalog: Catalog) -> bool:
-    return any(finding.code == "trailing-bytes" for finding in catalog.findings)
+def _is_left(file: File) -> bool:
+    """Whether a relocation that was cut off left bytes behind a file's archive."""
+    if "interrupted" in file.catalog.facts:
+        return True
+    trails = any(finding.code == "trailing-bytes" for finding in file.catalog.findings)
+    return trails and file.catalog.format in _ZIPS and whole_archive(file.path).left
 
 
 @contextmanager
 def _copied(
-    file: _File, made: Retagging, target: str, progress: Callable[[int], None] | None
+    file: File, made: Retagging, target: str, progress: Callable[[int], None] | None
 ) -> Iterator[RelocatedFile]:
     """A relocated copy of a zip; bytes behind its archive are left out."""
     size = whole_archive(file.path).size
@@ -252,7 +276,7 @@ def _copy(
         os.close(new)
 
 
-def _file_findings(file: _File, made: Retagging, target: str | None) -> Iterator[Finding]:
+def _file_findings(file: File, made: Retagging, target: str | None) -> Iterator[Finding]:
     if made.moves and target is None and file.seen.st_nlink > 1:
         names = f"{file.seen.st_nlink} names (hard links)"
         if file.catalog.format in _ZIPS:
@@ -264,7 +288,7 @@ def _file_findings(file: _File, made: Retagging, target: str | None) -> Iterator
         yield from code_findings(file.path, {move.old for move in made.moves})
 
 
-def _beside(path: str, whole: Catalog, files: Sequence[_File]) -> Iterator[Finding]:
+def _beside(path: str, whole: Catalog, files: Sequence[File]) -> Iterator[Finding]:
     """What of a folder holds no tags, and so was left alone."""
     if not os.path.isdir(path) or not files:
         return
@@ -293,13 +317,13 @@ def _kept(rows: Iterable[Kept]) -> Iterator[Kept]:
     return (Kept(what, device, n, why) for (what, device, why), n in groups.items())
 
 
-def _values(plans: Sequence[tuple[_File, Retagging]], *, many: bool) -> Iterator[str]:
+def _values(plans: Sequence[tuple[File, Retagging]], *, many: bool) -> Iterator[str]:
     for file, made in plans:
         name = f"{os.path.basename(file.path)}: " if many else ""
         yield from (name + place for place in made.values)
 
 
-def _devices(plans: Sequence[tuple[_File, Any]]) -> dict[str, tuple[int, int]]:
+def _devices(plans: Sequence[tuple[File, Any]]) -> dict[str, tuple[int, int]]:
     """Tag -> tensors and bytes, as they are in the end."""
     sums: dict[str, tuple[int, int]] = {}
     for file, made in plans:

@@ -45,6 +45,13 @@ class Council:
                 found = json.dumps(work()).encode() if meeting.rank == 0 else None
             return json.loads(meeting.from_first(found))
 
+    def each(self, what: str, work: Callable[[], None]) -> None:
+        """Do something on each rank; what it raises on one, it raises on all."""
+        if self.size == 1:
+            return work()
+        with self._meet(what) as meeting, meeting.step(what):
+            return work()
+
     def all(self, what: str, value: str) -> Sequence[str]:
         """What each rank brings, by rank."""
         if self.size == 1:

@@ -6,7 +6,9 @@ which it can go on, so only there it is saved.
 
 from __future__ import annotations
 
+import os
 import sys
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +28,7 @@ from .run_clock import now, wall
 from .run_council import Council
 from .run_diary import Diary
 from .run_folder import RunFolder, told
+from .run_metrics import Metrics
 from .run_resuming import Resumed, check_otherwise, resume_run
 from .run_saver import Saver, Write
 from .run_signals import Signals
@@ -50,6 +53,7 @@ class RunLoop:
         policy: Policy,
         *,
         write: Write,
+        check: Callable[[], None],
         roles: Mapping[str, Any],
         group: Any,
         timeout: float,
@@ -58,8 +62,9 @@ class RunLoop:
         self.path, self.policy = path, policy
         self.diary = Diary()
         self.folder = RunFolder(path, self.diary)
+        self.metrics = Metrics()
         council = Council(group, timeout)
-        self.saver = Saver(self.folder, council, self.diary, policy, write=write, how=how)
+        self.saver = Saver(self.folder, council, self.diary, policy, metrics=self.metrics, write=write, how=how)
         self.step = 0
         self.total: int | None = None
         self.within: int | None = None
@@ -67,9 +72,8 @@ class RunLoop:
         self.finished = False
         self.report: Report | None = None
         self.resumed: Resumed | None = None
-        self.metrics: dict[str, float | int] = {}
-        self.logged_at: dict[str, int] = {}
-        self._council, self._roles, self._signals = council, roles, Signals()
+        self._council, self._roles, self._signals, self._check = council, roles, Signals(), check
+        self._generator: weakref.ref[Generator[int, None, None]] | None = None
         self._asked = _Asked()
         self._looping = self._opened = self._closed = False
         self._began = 0.0
@@ -86,7 +90,7 @@ class RunLoop:
             self.diary.tell()
         self.resumed, self.report, self.step, self.within = found, found.report, found.step, None
         name = name_of(found.path)
-        own = bool(name) and found.path == join(self.path, name)
+        own = bool(name) and _is_one(found.path, join(self.path, name))
         self.finished, self.stopped = own and bool(found.record.get("finished")), ""
         self.folder.protected = {name} if own else set()
         self.saver.saved = found.step if own and found.known and not found.record.get("interrupted") else None
@@ -106,27 +110,16 @@ class RunLoop:
             self._open()
         self._council.first("steps", lambda: self._refuse_overrun(begin))
         if self._over(begin, end):
-            return iter(())
+            return (step for step in ())
+        self._council.each("check", self._check)
         self.total, self.step, self.finished, self.stopped = end, begin, False, ""
-        return self._loop(begin, end)
+        made = self._loop(begin, end)
+        self._generator = weakref.ref(made)
+        return made
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Keep metrics for the next save."""
-        made, wrong = {}, []
-        for name, value in metrics.items():
-            plain = _plain(value)
-            if plain is None:
-                wrong.append(f"{name}={value!r}"[:80])
-            else:
-                made[name] = plain
-        if wrong:
-            raise UsageError(
-                f"log was given what is no number: {', '.join(wrong)}",
-                remedy="Pass ints, floats, or tensors of one element.",
-            )
-        at = self.step if self.within is None else self.within + 1
-        self.metrics |= made
-        self.logged_at |= dict.fromkeys(made, at)
+        self.metrics.log(metrics, self.step if self.within is None else self.within + 1)
 
     def save(self, step: int | None) -> Saved | None:
         """Save at the end of the step that is under way, or now where none is."""
@@ -177,7 +170,10 @@ class RunLoop:
         )
 
     def close(self) -> None:
-        """Wait for what is being saved, and let another run have the folder."""
+        """Leave the loop if it is open, wait for what is being saved, and let another run have the folder."""
+        open_loop = self._generator() if self._generator is not None else None
+        if self._looping and open_loop is not None and not open_loop.gi_running:
+            open_loop.close()
         self.saver.settle()
         self.folder.close()
         self._opened, self._closed = False, True
@@ -194,6 +190,7 @@ class RunLoop:
 
     def _loop(self, start: int, total: int | None) -> Generator[int, None, None]:
         """The loop itself. A generator, so that leaving the loop is noticed."""
+        self._refuse_looping("steps")
         self._asked, self._looping = _Asked(), True
         try:
             with self._signals.heard() as heard:
@@ -240,7 +237,7 @@ class RunLoop:
         if last or any(wish.stop or wish.signal for wish in wishes):
             self.saver.settle()
         saver, every = self.saver, self.policy.every
-        best = every.best and is_new_best(self.metrics, self.folder.rows, self.policy.keep)
+        best = every.best and is_new_best(self.metrics.values, self.folder.rows, self.policy.keep)
         facts = Facts(step, saver.saved, now() - saver.began, last, best=best, busy=saver.busy)
         verdict = judge(wishes, facts, every, self.policy.background)
         again = pace(step, (now() - self._began) / max(1, steps), every)
@@ -255,13 +252,12 @@ class RunLoop:
         sharded = self._council.size > 1 and holds_parts(self._roles)
         name, number = self.folder.name(self.step, half=half, sharded=sharded)
         found = self.resumed or Resumed()
-        metrics = {**self.saver.lost, **self.metrics}
         return name, {
             "version": 1,
             "step": self.step,
             "number": number,
-            "metrics": metrics,
-            "logged_at": {name: self.logged_at.get(name, self.step) for name in metrics},
+            "metrics": self.metrics.values,
+            "logged_at": self.metrics.logged_at(),
             "written": wall(),
             "finished": finished,
             "total": self.total,
@@ -272,9 +268,7 @@ class RunLoop:
         }
 
     def _save(self, name: str, record: Mapping[str, Any], *, final: bool, half: bool = False) -> None:
-        self.metrics, self.saver.lost = {}, {}
-        if not self.saver.save(name, record, final=final, half=half):
-            self.metrics = {**record["metrics"], **self.metrics}
+        self.saver.save(name, record, final=final, half=half)
 
     def _here(self, why: str) -> None:
         """Save now, outside of the loop."""
@@ -366,18 +360,13 @@ class RunLoop:
             raise UsageError(f"{what}() was called after close()", remedy="Make a new unmoor.Run.")
 
 
+def _is_one(path: str, other: str) -> bool:
+    """Whether two paths, of which one was given by the user, name one file."""
+    return path == other or ("://" not in path and os.path.realpath(path) == os.path.realpath(other))
+
+
 def _numbers(start: int, total: int | None) -> Iterator[int]:
     step = start
     while total is None or step < total:
         yield step
         step += 1
-
-
-def _plain(value: Any) -> float | int | None:
-    """A number as Python has it; None for what is none."""
-    if not isinstance(value, int | float) and callable(getattr(value, "item", None)):
-        try:
-            value = value.item()
-        except (RuntimeError, ValueError, TypeError):
-            return None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

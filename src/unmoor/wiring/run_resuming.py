@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from unmoor.describe.glance import glance_file
 from unmoor.errors import CorruptFile, FileError, MachineError, NotACheckpoint, RankError, UnmoorError, UsageError
-from unmoor.places import is_folder, name_of
+from unmoor.places import exists, is_folder, name_of
 from unmoor.values.progress import RUN, number, progress, step_in
 from unmoor.values.report import Report
 
@@ -46,11 +46,15 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What is tried, in this order, and whether it is what the caller named."""
+    """What is tried, in this order. `named`: it is the one file that the caller named; `begins`: or what stands there.
+
+    Then the run has to begin from it, and not from nothing.
+    """
 
     paths: Sequence[str]
     origin: str
     named: bool
+    begins: bool
 
 
 def resume_run(
@@ -78,7 +82,7 @@ def resume_run(
             continue
         return _resumed(path, _with_passed(report, failures), choice, diary)
     if failures:
-        _refuse_fresh(folder.path, failures, otherwise)
+        _refuse_fresh(folder.path, failures, "error" if choice.begins else otherwise)
     elif otherwise == "error":
         raise NotACheckpoint(f"{folder.path} holds no checkpoint of a run to resume from", path=folder.path)
     _tell_fresh(folder, diary, failures)
@@ -91,10 +95,17 @@ def _choose(folder: RunFolder, diary: Diary, source: str | None) -> dict[str, An
     place = os.path.abspath(source) if source is not None and "://" not in source else source or ""
     if source is None or (own and place == origin):
         _tell_broken(folder, diary)
-        return {"paths": [row.path for row in own], "origin": origin, "named": False}
+        after = [] if source is None or not exists(source) else _sources(source)
+        paths = [*(row.path for row in own), *after]
+        return {"paths": paths, "origin": origin, "named": False, "begins": source is not None}
+    inside = _sources(source)
+    return {"paths": inside, "origin": place, "named": inside == [source], "begins": True}
+
+
+def _sources(source: str) -> list[str]:
+    """What a path stands for: the newest of a run whose folder it is, and what else is there of it; or itself."""
     rows = [row for row in listed(source) if row.number > 0] if is_folder(source) else []
-    inside = [row.path for row in rows if row.complete and HALF not in row.name]
-    return {"paths": inside or [source], "origin": place, "named": not inside}
+    return [row.path for row in rows if row.complete and HALF not in row.name] or [source]
 
 
 def _record(path: str) -> Mapping[str, Any]:

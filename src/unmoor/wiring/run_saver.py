@@ -24,6 +24,7 @@ from .run_clock import now
 from .run_council import Council
 from .run_diary import Diary
 from .run_folder import HALF, RunFolder
+from .run_metrics import Metrics
 from .verifying import verify_path
 
 __all__ = ["Saver", "Write"]
@@ -43,15 +44,22 @@ class Saver:
     """
 
     def __init__(
-        self, folder: RunFolder, council: Council, diary: Diary, policy: Policy, *, write: Write, how: Mapping[str, Any]
+        self,
+        folder: RunFolder,
+        council: Council,
+        diary: Diary,
+        policy: Policy,
+        *,
+        metrics: Metrics,
+        write: Write,
+        how: Mapping[str, Any],
     ) -> None:
         self.saved: int | None = None
         self.began = now()
         self.last: Saved | None = None
         self.failure: BaseException | None = None
-        self.lost: dict[str, Any] = {}
         self._folder, self._council, self._diary, self._policy = folder, council, diary, policy
-        self._write, self._how = write, how
+        self._metrics, self._write, self._how = metrics, write, how
         self._thread: threading.Thread | None = None
         self._fatal: BaseException | None = None
 
@@ -84,6 +92,7 @@ class Saver:
         row = Saved(path, name, record["step"], record["number"], dict(record["metrics"]), written=record["written"])
         row = replace(row, dialect="unmoor", finished=record["finished"])
         self.began = now()
+        self._metrics.clear()
         mode: bool | str = False if final or self._policy.background == "no" else self._policy.background
         try:
             made = self._write(path, record, mode)
@@ -98,6 +107,7 @@ class Saver:
             self._complete(row, made, before)
         elif made.skipped:
             self.saved = before
+            self._metrics.give_back(record["metrics"], record["logged_at"])
             self._diary.note("skipped", f"{name} was not saved: an earlier save was still being written", path=path)
             return False
         else:
@@ -123,7 +133,7 @@ class Saver:
         self, row: Saved, record: Mapping[str, Any], error: Exception, before: int | None, *, final: bool
     ) -> None:
         self.saved, self.failure = before, error
-        self.lost = {**record["metrics"], **self.lost}
+        self._metrics.give_back(record["metrics"], record["logged_at"])
         said = error.headline if isinstance(error, UnmoorError) else f"{row.path} was not saved: {error}"
         last = f"the last checkpoint is {self.last.name}" if self.last is not None else "there is no checkpoint yet"
         goes = "" if final else "; the run goes on, and saves again when it is next due"

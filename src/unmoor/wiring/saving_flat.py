@@ -17,6 +17,7 @@ from unmoor.live.flat import DenseBlob, Flat, flatten
 from unmoor.live.rings import rings_for
 from unmoor.report.restore import receipt_text
 from unmoor.values.dtypes import DTYPES
+from unmoor.values.flat_sums import SUMS, blank_sums, filled, row
 from unmoor.values.report import Receipt
 
 __all__ = ["SUFFIX", "Row", "flat_head", "write_safetensors"]
@@ -51,7 +52,9 @@ def write_safetensors(
     with publish(path, needed=needed, durability="disk", check=check) as temporary:
         data = [(blob.nbytes, blob) for blob in blobs.values()]
         buffers = rings_for(blob.device for blob in blobs.values())
-        nbytes = write_flat(temporary, head, data, buffer_bytes=buffer_bytes, progress=progress, buffers=buffers)
+        nbytes = write_flat(
+            temporary, head, data, finish=filled, buffer_bytes=buffer_bytes, progress=progress, buffers=buffers
+        )
     receipt = Receipt(
         path=path,
         nbytes=nbytes,
@@ -73,16 +76,16 @@ class Row(NamedTuple):
 def flat_head(rows: Mapping[str, Row], order: Sequence[str], aliases: Mapping[str, str], path: str) -> bytes:
     """The length and the JSON, padded so that the data begins at a multiple of 8 bytes; data lies in `order`.
 
-    Raises UsageError for more names than the format allows.
+    It has room for checksums (`values.flat_sums.filled`). Raises UsageError for more names than the format allows.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **aliases}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **aliases, SUMS: blank_sums(len(order))}}
     starts, end = {}, 0
     for name in order:
         starts[name], end = end, end + rows[name].nbytes
     for name, (dtype, sizes, nbytes) in rows.items():
-        row = DTYPES[dtype]
-        shape = [*sizes[:-1], 2 * sizes[-1]] if row.family == "packed" else list(sizes)
-        header[name] = {"dtype": row.safetensors, "shape": shape, "data_offsets": [starts[name], starts[name] + nbytes]}
+        known = DTYPES[dtype]
+        shape = [*sizes[:-1], 2 * sizes[-1]] if known.family == "packed" else list(sizes)
+        header[name] = row(known.safetensors, shape, [starts[name], starts[name] + nbytes])
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGN)
     if len(text) > _MAX_HEADER:
