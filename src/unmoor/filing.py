@@ -12,7 +12,7 @@ import re
 import stat
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final, Protocol
@@ -34,6 +34,7 @@ __all__ = [
     "local_path",
     "open_reader",
     "path_text",
+    "prefetch",
     "why_absent",
 ]
 
@@ -196,6 +197,13 @@ def grain_of(reader: Reader) -> int:
     """How many bytes a read should have where each is a request to a server; 0 for a file of this machine."""
     grain: int = getattr(reader, "grain", 0)
     return grain
+
+
+def prefetch(reader: Reader, spans: Iterable[tuple[int, int]]) -> None:
+    """Have a reader of a server fetch what small reads will soon want; nothing where reading costs little."""
+    ahead = getattr(reader, "prefetch", None)
+    if ahead is not None:
+        ahead(spans)
 
 
 def read_into(reader: Reader, offset: int, target: memoryview) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from . import urls
@@ -145,16 +146,36 @@ def tree_bytes(path: str) -> int:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder and those above it, where they are missing. Object stores have none: there it is only looked at.
+    """Make a folder and those above it, where they are missing, and bring their names to the disk.
 
+    Object stores have no folders: there it is only looked at.
     Raises FileExistsError where a file is there, OSError for what the system refuses.
     """
     if not urls.is_url(path):
+        above, made = os.path.abspath(path), []
+        while not os.path.lexists(above):
+            above = os.path.dirname(above)
+            made.append(above)
         os.makedirs(path, exist_ok=True)
+        for folder in made:
+            _sync(folder)
         return
     from .remote.looking import make_way
 
     make_way(path)
+
+
+def _sync(folder: str) -> None:
+    """Bring the names in a folder to the disk, where the system can be asked to."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except (PermissionError, IsADirectoryError):
+        return
+    try:
+        with suppress(OSError):  # what it is for has not begun: what is saved there is synced itself, and may fail
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def remove(path: str) -> None:

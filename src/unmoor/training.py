@@ -30,7 +30,7 @@ class Run:
     A checkpoint is a file `step_000001000.pt` in the folder, as `unmoor.save` writes it: 1,000 steps are done. What a
     step is, the loop decides: a batch, an epoch. State is saved between steps only, where the run can go on from it.
 
-    folder: where the checkpoints of this run lie, and of no other; it is made where it is missing.
+    folder: where the checkpoints of this run lie, and of no other: a path or a URL; it is made where it is missing.
     model, optimizer, scheduler, scaler, loss, metrics, ema, loader, rng: as for `unmoor.save`. Objects with state_dict
         under any other keyword are saved and restored too, plain values are saved.
     every: how often to save, beside the end: 1000 or "1000 steps", "15min", "1h", a tuple of both, with "best" in it

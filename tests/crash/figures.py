@@ -18,13 +18,10 @@ from .runs import after_outages as run_outages
 from .runs import killed_and_resumed
 from .scenes import SCENES
 
-__all__ = ["LONG", "Row", "figures"]
+__all__ = ["LONG", "Row", "figures", "kills", "times"]
 
 LONG = os.environ.get("UNMOOR_CRASH") == "long"
 """Whether tests take the long form."""
-
-RANDOM = 500
-"""Kills at random times in the long form."""
 
 BEHIND = "in the background"
 SHARDED = "sharded by two ranks"
@@ -32,13 +29,17 @@ SHARDED = "sharded by two ranks"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was done to a save: `kind` is "operation", "random" or "power"; how many times, and how often it held."""
+    """What was done to a save: `kind` is "operation", "random" or "power"; how many times, and how often it held.
+
+    `lost` says of each point that did not hold what was found.
+    """
 
     kind: str
     scene: str
     tried: int
     survived: int
     seconds: float
+    lost: tuple[str, ...] = ()
 
 
 def kills(zygote: Zygote, name: str, *, long: bool) -> Iterator[Sweep]:
@@ -59,27 +60,29 @@ EVERY = {
 """How many points of a scene there are for one that the short form tries."""
 
 
-def figures(*, long: bool = LONG) -> list[Row]:
-    """All of it, in a zygote of its own."""
-    rows = []
+def figures(*, long: bool = LONG) -> Iterator[Row]:
+    """All of it, in a zygote of its own, row by row."""
     with Zygote("tests.crash.scenes", "tests.crash.runs") as zygote:
         for name, scene in SCENES.items():
-            rows += [_row("operation", name, sweep) for sweep in kills(zygote, name, long=long)]
-            times = RANDOM // len(SCENES) + 1 if long else 3
-            rows.append(_row("random", name, at_random_times(zygote, scene, times)))
-            rows.append(_row("power", name, after_outages(zygote, scene, seeds=40 if long else 3)))
+            yield from (_row("operation", name, sweep) for sweep in kills(zygote, name, long=long))
+            yield _row("random", name, at_random_times(zygote, scene, times(long=long)))
+            yield _row("power", name, after_outages(zygote, scene, seeds=40 if long else 3))
         for way in ("at once", "behind"):
-            sweep = killed_and_resumed(zygote, way, every=1 if long else 9)
-            rows.append(_row("operation", sweep.name, sweep))
-            sweep = run_outages(zygote, way, seeds=20 if long else 1, every=1 if long else 4)
-            rows.append(_row("power", sweep.name, sweep))
-    return rows
+            name = f"unmoor.Run, {way}"
+            yield _row("operation", name, killed_and_resumed(zygote, way, every=1 if long else 9))
+            yield _row("power", name, run_outages(zygote, way, seeds=20 if long else 1, every=1 if long else 4))
+
+
+def times(*, long: bool) -> int:
+    """How often each scene is killed at a random time."""
+    return -(-(500 if long else 30) // len(SCENES))
 
 
 def _row(kind: str, name: str, sweep: Sweep) -> Row:
-    return Row(kind, name, sweep.tried, sweep.survived, sweep.seconds)
+    return Row(kind, name, sweep.tried, sweep.survived, sweep.seconds, tuple(sweep.lost))
 
 
 if __name__ == "__main__":
     for row in figures(long="long" in sys.argv[1:]):
-        print(f"{row.kind:10} {row.scene:40} {row.survived:6} of {row.tried:6} in {row.seconds:.1f} s")
+        print(f"{row.kind:10} {row.scene:40} {row.survived:6} of {row.tried:6} in {row.seconds:.1f} s", flush=True)
+        print(*row.lost[:5], sep="\n", end="\n" if row.lost else "")

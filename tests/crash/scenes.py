@@ -11,6 +11,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,16 @@ def safetensors(path: str, generation: int) -> None:
 
 
 def source_of(generation: int) -> str:
-    """A checkpoint to convert, outside of the folder with faults; made once a process and generation."""
-    place = os.path.join(tempfile.gettempdir(), f"crash-{os.getuid()}-source-{generation}.pt")
+    """A checkpoint to convert, outside of the folder with faults; the zygote makes them, and removes them as it ends."""
+    place = os.path.join(_sources().name, f"{generation}.pt")
     if not os.path.exists(place):
         unmoor.save(place, tree(generation))
     return place
+
+
+@cache
+def _sources() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="crash-")
 
 
 def convert(path: str, generation: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .figures import LONG, RANDOM, kills
+from .figures import LONG, kills, times
 from .kills import at_every_operation, at_random_times
 from .scenes import CARELESS, SCENES
 
@@ -21,7 +21,7 @@ def test_killed_at_every_operation(zygote, name):
 @pytest.mark.parametrize("name", SCENES)
 def test_killed_at_random_times(zygote, name):
     """The same wherever it happens to be."""
-    sweep = at_random_times(zygote, SCENES[name], RANDOM // len(SCENES) + 1 if LONG else 3)
+    sweep = at_random_times(zygote, SCENES[name], times(long=LONG))
     print(sweep)
     assert not sweep.lost, "\n".join(sweep.lost)
 

@@ -52,7 +52,7 @@ NOWHERE: Final[dict[str, tuple[Make, tuple[str, ...]]]] = {
     "too_long": (lambda folder: str(folder / ("n" * 300 + ".pt")), ("does not exist",)),
     "zero_byte": (lambda _: "a\0b.pt", (r"'a\x00b.pt' does not exist", "Give the path")),
     "empty": (lambda _: "", ("'' does not exist", "Give the path")),
-    "address": (lambda _: "s3://bucket/run.pt", ("does not exist", "download it first")),
+    "address": (lambda _: "memory://bucket/run.pt", ("memory://bucket/run.pt does not exist",)),
     "home": (lambda _: "~/none/run.pt", ("does not exist", "os.path.expanduser")),
 }
 

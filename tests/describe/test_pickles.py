@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.describe.makers import Call
-from unmoor.describe import machine, pickles
+from unmoor.describe import machine
 from unmoor.describe.reading import read_pickle
 from unmoor.errors import CorruptFile, FileError, HostileFile, UnsupportedFile
 from unmoor.values.nodes import Opaque
@@ -290,7 +290,7 @@ def test_the_number_of_objects_is_bounded(monkeypatch):
 
 def test_the_number_of_steps_is_bounded(monkeypatch):
     """Law 1: a pickle of nothing but steps that create nothing is stopped as well."""
-    monkeypatch.setattr(pickles, "_MAX_STEPS", 1000)
+    monkeypatch.setattr(machine, "_MAX_STEPS", 1000)
     with pytest.raises(HostileFile, match="steps"):
         read(b"\x80\x02" + b"N0" * 2000 + b"N.")
 

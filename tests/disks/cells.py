@@ -46,7 +46,7 @@ REFUSALS: Mapping[str, tuple[int, ...]] = {
 GONE = (errno.ENODEV, errno.ESTALE, errno.EIO, errno.ENOTCONN)
 """What every call is refused with once a mount has vanished."""
 _COUNTING = Fault("any", errno.EIO, match="/no such path/")
-_FEW = 6
+_FEW = 2
 _NOT_RETRIED = ("rename", "mkdir", "copy", "close", "list", "lock")
 """Interrupted calls that Python does not make again."""
 
@@ -88,19 +88,20 @@ def written(zygote: Zygote, verb: str, folder: Path) -> int:
 def cells(verb: str, counts: Mapping[str, int], *, few: bool) -> Iterator[Cell]:
     """Each call refused once, in turn with everything; the first of a kind with each; and mounts that vanish.
 
-    `few` takes of many calls of a kind some, from the first to the last.
+    `few` takes of each kind the first and the last call, each verb beginning elsewhere in the row of refusals.
     """
-    turn = count()
+    turn = count(7 * list(VERBS).index(verb))
     for kind, codes in REFUSALS.items():
         number = counts.get(kind, 0)
         if not number:
             continue
         for n in _spread(number, _FEW if few else number):
             yield Cell(verb, Fault(kind, codes[next(turn) % len(codes)], first=n))
-        yield from (Cell(verb, Fault(kind, code)) for code in codes)
+        if not few:
+            yield from (Cell(verb, Fault(kind, code)) for code in codes)
     total = sum(counts.values())
     for n in _spread(total, _FEW if few else 40):
-        yield Cell(verb, Fault("any", GONE[next(turn) % len(GONE)], first=n, times=0))
+        yield Cell(verb, Fault("any", GONE[next(turn) % len(GONE)], first=1 + n // 2 if few else n, times=0))
 
 
 def _spread(number: int, most: int) -> list[int]:

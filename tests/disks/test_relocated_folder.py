@@ -79,7 +79,12 @@ def test_wherever_a_relocation_of_a_folder_is_killed(zygote: Zygote, folder: Pat
 
 def test_a_disk_that_fails_between_two_files(zygote: Zygote, folder: Path) -> None:
     """The error says which file is changed already, and how that is taken back or completed."""
-    call = ("tests.disks.verbs:called", folder, "tests.disks.test_relocated_folder:relocate", [str(folder), "cpu", None])
+    call = (
+        "tests.disks.verbs:called",
+        folder,
+        "tests.disks.test_relocated_folder:relocate",
+        [str(folder), "cpu", None],
+    )
     told = zygote.run(*call, fail=Fault("truncate", errno.EIO, first=2)).value
     assert told["errno"] == errno.EIO
     assert "already changed: pytorch_model-00002-of-00002.bin" in told["text"]

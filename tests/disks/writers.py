@@ -72,7 +72,10 @@ def race(folder: str, form: str, writers: int, times: int) -> list[str]:
             _file(f"{folder}/sources/{number}.pt", number)
     save(path, 0)
     go, started = os.pipe()
-    children = [_forked(lambda number=number: _written(path, save, number, times, go, started)) for number in range(1, writers + 1)]
+    children = [
+        _forked(lambda number=number: _written(path, save, number, times, go, started))
+        for number in range(1, writers + 1)
+    ]
     os.close(go)
     os.close(started)
     wrong: list[str] = []

@@ -62,9 +62,12 @@ class Zygote:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        if self._answer() != {"ready": True}:
-            raise RuntimeError("the zygote did not start")
-        self.control.check()
+        try:
+            self._answer()
+            self.control.check()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self):
         return self

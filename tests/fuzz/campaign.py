@@ -65,7 +65,7 @@ class Outcome:
 
 
 def fuzzed(seconds: float, *, seed: int, targets: Iterable[str] = ()) -> Outcome:
-    """Fuzz for so many seconds, all targets or those named, in a process of its own; one that dies is a crash itself."""
+    """Fuzz for so many seconds, all targets or those named, in a process of its own; one that dies is a crash."""
     command = [sys.executable, "-W", "error", "-m", "tests.fuzz.campaign", str(seconds), str(seed), *targets]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60 + 2 * seconds)

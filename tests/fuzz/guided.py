@@ -26,7 +26,7 @@ def is_here() -> bool:
 
 
 def guided(target: str, seconds: int, *, seed: int, corpus: Path | None = None) -> Outcome:
-    """Fuzz one target in a process of its own, until it crashes or the time is over; `corpus` keeps what was learned."""
+    """Fuzz one target in a process of its own, until it crashes or the time is over; `corpus` keeps what it learns."""
     import json
     import os
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,15 +31,17 @@ from unmoor.report.layout import cells, join_lines
 from unmoor.report.page import Assets, page_html
 from unmoor.values import manifests
 from unmoor.values.catalog import Catalog
+from unmoor.values.difference import Difference
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.nodes import Storage
 from unmoor.values.superseded import anchored_size, read_record, split_ends
+from unmoor.values.verification import Verification
 from unmoor.wiring.differing import diff_paths
 from unmoor.wiring.listing import listed
 from unmoor.wiring.salvaging import salvaged
 from unmoor.wiring.verifying import verify_path
 
-__all__ = ["Wrong", "at_bytes", "at_checkpoint", "at_json", "at_pickle"]
+__all__ = ["ROADS", "Wrong", "at_bytes", "at_checkpoint", "at_json", "at_pickle"]
 
 _RAW = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _ASSETS = Assets(style="", table="table()", treemap="treemap()", plotly="plotly()")
@@ -58,46 +61,73 @@ def _tried(call: Callable[[], Any]) -> Any:
         return error
 
 
-def at_checkpoint(files: Files, folder: Path, guard: Guard | None, other: Path | None) -> Any:
-    """Describe, verify and compare what lies at one path, each twice: fast and slowly."""
+def at_checkpoint(
+    files: Files, folder: Path, guard: Guard | None, other: Path | None, *, roads: Sequence[Road] | None = None
+) -> Any:
+    """Describe what lies at one path, and go one other road with it, or those given; each twice: fast and slowly."""
     path = _laid(files, folder)
-    nbytes = sum(map(len, files.values()))
     mark = zlib.crc32(b"".join(files.values()))
-    with guard.looking(nbytes) if guard else nullcontext():
-        catalog = _tried(lambda: describe_path(path))
-    _same(catalog, lambda: describe_path(path), "describe")
+    held = _Held(path, guard, sum(map(len, files.values())), mark)
+    catalog = held(lambda: describe_path(path), "describe")
     if isinstance(catalog, Catalog):
         _shown(catalog, (40, 80, 200)[mark % 3])
-    if mark % 4 == 2:
-        rows = _held(lambda: listed(folder / ("one" if "" in files else "d")), guard, nbytes, "runs")
-        _clean(str(rows).replace(str(folder), ""), "runs")
-        json.dumps(rows.to_json())
-    if mark % 4 == 3:
-        _held(
-            lambda: salvaged(path, keep_damaged=mark % 8 == 3, buffer_bytes=1 << 20, threads=1),
-            guard,
-            nbytes,
-            "salvage",
-        )
-    if mark % 4 == 0:
-        verified = _held(
-            lambda: verify_path(path, buffer_bytes=1 << 20, threads=1, progress=None), guard, nbytes, "verify"
-        )
-        _clean(getattr(verified, "text", ""), "verify")
-        json.dumps(verified.to_json()) if hasattr(verified, "to_json") else None
-    if mark % 4 == 1 and other is not None:
-        pair = (path, str(other)) if mark % 8 == 1 else (str(other), path)
-
-        def compare() -> Any:
-            return diff_paths(
-                *pair, only=None, atol=0, rtol=0, structure=False, buffer_bytes=1 << 20, threads=1, progress=None
-            )
-
-        made = _held(compare, guard, nbytes, "diff")
-        _clean(getattr(made, "text", ""), "diff")
+    for road in ROADS[mark % len(ROADS) :][:1] if roads is None else roads:
+        road(held, other)
     if len(files) == 1 and "" in files:
         _refereed(files[""], Path(path), catalog)
     return catalog
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What looks at `path`, watched and twice; `mark` is another number for other inputs."""
+
+    path: str
+    guard: Guard | None
+    nbytes: int
+    mark: int
+
+    def __call__(self, call: Callable[[], Any], what: str) -> Any:
+        with self.guard.looking(self.nbytes) if self.guard else nullcontext():
+            made = _tried(call)
+        _same(made, call, what)
+        return made
+
+
+Road = Callable[[_Held, "Path | None"], None]
+
+
+def _verify(held: _Held, other: Path | None) -> None:
+    made = held(lambda: verify_path(held.path, buffer_bytes=_BUFFER, threads=1, progress=None), "verify")
+    if isinstance(made, Verification):
+        _clean(made.text, "verify")
+        json.dumps(made.to_json())
+
+
+def _diff(held: _Held, other: Path | None) -> None:
+    how: dict[str, Any] = {"only": None, "atol": 0, "rtol": 0, "buffer_bytes": _BUFFER, "threads": 1, "progress": None}
+    pair = (held.path, str(other or held.path))[:: 1 if held.mark & 8 else -1]
+    made = held(lambda: diff_paths(*pair, structure=False, **how), "diff")
+    if isinstance(made, Difference):
+        _clean(made.text, "diff")
+        json.dumps(made.to_json())
+
+
+def _runs(held: _Held, other: Path | None) -> None:
+    place = Path(held.path)
+    folder = place if place.is_dir() else place.parent
+    made = held(lambda: listed(folder), "runs")
+    _clean(str(made).replace(str(folder), ""), "runs")
+    json.dumps(made.to_json())
+
+
+def _salvage(held: _Held, other: Path | None) -> None:
+    keep = bool(held.mark & 8)
+    held(lambda: salvaged(held.path, keep_damaged=keep, buffer_bytes=_BUFFER, threads=1), "salvage")
+
+
+ROADS: tuple[Road, ...] = (_verify, _diff, _runs, _salvage)
+_BUFFER = 1 << 20
 
 
 def _laid(files: Files, folder: Path) -> str:
@@ -119,13 +149,6 @@ def _laid(files: Files, folder: Path) -> str:
         (path / name).write_bytes(data)
     index = next((name for name in files if name.endswith(".index.json") and "/" not in name), "")
     return str(path / index) if index and zlib.crc32(files[index]) % 2 else str(path)
-
-
-def _held(call: Callable[[], Any], guard: Guard | None, nbytes: int, what: str) -> Any:
-    with guard.looking(nbytes) if guard else nullcontext():
-        made = _tried(call)
-    _same(made, call, what)
-    return made
 
 
 def _same(fast: Any, call: Callable[[], Any], what: str) -> None:
@@ -183,15 +206,10 @@ def _refereed(data: bytes, path: Path, catalog: Any) -> None:
 def at_pickle(files: Files, folder: Path, guard: Guard | None, other: Path | None) -> Any:
     """Read a bare pickle, as one of torch too, and ask Python's unpickler."""
     data = files[""]
-    _held(
-        lambda: read_pickle(data, path="f", where="f", persistent=_persistent, stored=_stored),
-        guard,
-        len(data),
-        "torch pickle",
-    )
-    with guard.looking(len(data)) if guard else nullcontext():
-        reading = _tried(lambda: read_pickle(data, path="f", where="f"))
-    _same(reading, lambda: read_pickle(data, path="f", where="f"), "read_pickle")
+    held = _Held("f", guard, len(data), 0)
+    how: dict[str, Any] = {"path": "f", "where": "f"}
+    held(lambda: read_pickle(data, persistent=_persistent, stored=_stored, **how), "pickle of torch")
+    reading = held(lambda: read_pickle(data, **how), "pickle")
     if why := referees.of_pickle(data, reading):
         raise Wrong(f"pickle: {why}")
     return reading

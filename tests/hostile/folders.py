@@ -188,7 +188,7 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
     "index of itself": _index({"w": _INDEX}),
     "index of half a surrogate": _index({}, text='{"weight_map": {"w": "\\ud800"}}'),
     "index of numbers": _index({"w": 5}),
-    "index of one name twice": _index({}, text='{"weight_map": {"w": "%s", "w": "other"}}' % _SHARD),
+    "index of one name twice": _index({}, text=f'{{"weight_map": {{"w": "{_SHARD}", "w": "other"}}}}'),
     "index of 20,000 files": _index({f"w{i}": f"{i}.safetensors" for i in range(20_000)}),
     "index that is deep": _index({}, text=_DEEP),
     "index of a huge number": _index({}, text='{"weight_map": %s}' % ("9" * 5000)),

@@ -141,7 +141,8 @@ def stacks() -> Iterator[bytes]:
     """Code that leaves something on the stack, for instructions that take what they find there."""
     yield from (
         b"", b"N", b"NN", b"NNN", b"(", b"(N", b"(NN", b"N(", b"N(N", b"]", b"]N", b"](N", b"}", b"}NN", b"}(NN", b")",
-        b"))", b"\x8f", b"\x8f(N", b"\x8c\x01a", b"\x8c\x01a\x8c\x01b", b"ca\nb\n", b"ca\nb\n)", b"ca\nb\n)}", b"ca\nb\n)RN",
+        b"))", b"\x8f", b"\x8f(N", b"\x8c\x01a", b"\x8c\x01a\x8c\x01b", b"ca\nb\n",
+        b"ca\nb\n)", b"ca\nb\n)}", b"ca\nb\n)RN",
         b"ca\nb\n(NN", b"(ca\nb\nN", b"ccollections\nOrderedDict\n)R}", b"ctorch\nFloatTensor\n)R(NK\0))t",
         b"\x8a\x14" + b"\x7f" * 20, b"ctorch._utils\n_rebuild_tensor_v2\n(NNNNNNt", b"cnumpy\nndarray\n)RN",
     )  # fmt: skip

@@ -13,15 +13,15 @@ __all__ = ["HEADERS"]
 
 def _one(fields: str) -> Callable[[], bytes]:
     """A header of one tensor whose entry is this text."""
-    return lambda: tensors('{"w":%s}' % fields, DATA)
+    return lambda: tensors(f'{{"w":{fields}}}', DATA)
 
 
 def _shape(text: str) -> Callable[[], bytes]:
-    return _one('{"dtype":"F32","shape":%s,"data_offsets":[0,12]}' % text)
+    return _one(f'{{"dtype":"F32","shape":{text},"data_offsets":[0,12]}}')
 
 
 def _offsets(text: str) -> Callable[[], bytes]:
-    return _one('{"dtype":"F32","shape":[3],"data_offsets":%s}' % text)
+    return _one(f'{{"dtype":"F32","shape":[3],"data_offsets":{text}}}')
 
 
 def _raw(head: bytes, data: bytes = DATA, length: int | None = None) -> Callable[[], bytes]:
@@ -78,7 +78,7 @@ HEADERS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a shape that is a number": (_shape("3"), "CorruptFile"),
     "a shape that is an object": (_shape("{}"), "CorruptFile"),
     "an empty shape of 2 ** 62": (
-        _one('{"dtype":"F32","shape":[0,%s,%s],"data_offsets":[0,0]}' % (_BIG, _BIG)), "CorruptFile"),
+        _one(f'{{"dtype":"F32","shape":[0,{_BIG},{_BIG}],"data_offsets":[0,0]}}'), "CorruptFile"),
     "50,000 dimensions of 2 ** 62, one of 0": (
         lambda: tensors('{"w":{"dtype":"F32","shape":[0%s],"data_offsets":[0,0]}}' % (f",{_BIG}" * 50_000)),
         "CorruptFile HostileFile"),

@@ -49,7 +49,7 @@ def test_no_harmless_name_raises_an_alarm():
 
 @pytest.mark.parametrize("at", [0, 1, 2, 4])
 def test_each_pickle_of_a_stream_is_judged(at, tmp_path):
-    """torch unpickles the magic number, the version, the facts and the list of keys as well as the object."""
+    """PyTorch unpickles the magic number, the version, the facts and the list of keys as well as the object."""
     parts = [dump(0x1950A86A20F9469CFC6C), dump(1001), dump({"little_endian": True}), dump({}, legacy=True), dump([])]
     parts[at] = parts[at][:2] + dump(SYSTEM)[2:-1] + b"0" + parts[at][2:]
     path = tmp_path / "f.pt"

@@ -1,4 +1,4 @@
-"""Pickles that attack their reader: every instruction right and wrong, and bombs that are bounded in memory and time."""
+"""Pickles that attack their reader: every instruction right and wrong, and bombs, bounded in memory and time."""
 
 from __future__ import annotations
 

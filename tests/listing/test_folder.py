@@ -24,6 +24,9 @@ from unmoor.errors import NotACheckpoint, UsageError
 from unmoor.wiring.listing import listed
 
 
+HOSTILE_FILES = Path(__file__).parents[1] / "hostile"
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run of two checkpoints, steps 10 and 20."""
@@ -169,6 +172,24 @@ def test_no_link_is_followed_out_of_the_folder(run: Path, tmp_path: Path) -> Non
     assert unmoor.latest(run).name == "step_000000020.pt"
 
 
+@pytest.mark.parametrize("dialect", ["guided-diffusion", "hf-trainer", "unmoor", "deepspeed"])
+def test_other_links_are_no_fault(dialect: str, tmp_path: Path) -> None:
+    """A link to data or logs beside checkpoints, or in one, says nothing of them."""
+    folder = made(dialect, tmp_path / "run")
+    for place in (folder, *(path for path in folder.iterdir() if path.is_dir())):
+        (place / "data").symlink_to(tmp_path)
+    found = unmoor.runs(folder)
+    assert [row.step for row in found if row.complete] == [20, 10]
+    assert len(found) == 2
+
+
+def test_a_name_is_shown_and_not_obeyed(run: Path) -> None:
+    """Escape sequences in the name of a file are printed as such."""
+    (run / "evil\x1b[31m.pt").write_bytes(b"")
+    assert "\x1b" not in str(unmoor.runs(run))
+    assert all("\x1b" not in str(row) for row in unmoor.runs(run))
+
+
 def test_a_link_out_of_a_checkpoint_is_a_fault_of_it(tmp_path: Path) -> None:
     """A folder whose model is a link to elsewhere is not taken at its word."""
     folder = made("hf-trainer", tmp_path / "run")
@@ -217,6 +238,18 @@ def test_goes_on_past_hostile_files(kind: str, run: Path, monkeypatch: pytest.Mo
     (row,) = [row for row in found if row.name == "evil.pt"]
     assert not row.complete or kind in ("code", "a name twice")
     assert unmoor.latest(run, verify=True).step == 20
+
+
+def test_goes_on_past_every_hostile_file_there_is(run: Path) -> None:
+    """The corpus of tests/hostile, in one folder with two sound checkpoints: those are listed first, nothing raises."""
+    corpus = [path for path in HOSTILE_FILES.iterdir() if path.suffix in (".pt", ".pth", ".safetensors", ".npz")]
+    for path in corpus:
+        shutil.copy(path, run / f"{path.stem}{path.suffix}")
+    begin = time.process_time()
+    found = unmoor.runs(run)
+    assert time.process_time() - begin < 10
+    assert len(corpus) > 60
+    assert [row.number for row in found][:3] == [2, 1, 0]
 
 
 def test_a_hostile_manifest_is_no_more_than_a_wrong_one(run: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import torch
 
 import unmoor
 from tests.rot.damage import Damage, Harm, every_flip, random_flips, random_harm
+from tests.rot.regions import Regions
 from tests.rot.subjects import SUBJECTS, Live, Subject, content, parts
 
 SHARED_MEMORY = "/dev/shm"
@@ -34,7 +36,7 @@ class Tally:
 
     At each door the outcomes by number: `found` and `raised` are finds, `passed` a sound verification, `same` a restore
     of the very state that was saved, `SILENT` one of another. `missed` is what verify passed, `silent` what a restore
-    passed and should not have.
+    passed and should not have; `harmless` counts, by what the byte is, the flips that a restore had no need to find.
     """
 
     tried: int = 0
@@ -42,6 +44,7 @@ class Tally:
     verify: Counter[str] = field(default_factory=Counter)
     restore: Counter[str] = field(default_factory=Counter)
     torch: Counter[str] = field(default_factory=Counter)
+    harmless: Counter[str] = field(default_factory=Counter)
     missed: list[Damage] = field(default_factory=list)
     silent: list[Damage] = field(default_factory=list)
     crashed: list[str] = field(default_factory=list)
@@ -50,6 +53,7 @@ class Tally:
 def tried(subject: Subject, path: Path, damages: Iterable[Damage], *, doors: str = "verify restore torch") -> Tally:
     """Do each damage, knock at the doors, undo it. What changes no byte is left out."""
     made, live = Tally(), Live(subject)
+    regions = Regions(path) if path.suffix == ".pt" and zipfile.is_zipfile(path) else None
     whole = live.restore(path)
     loaded = content(torch.load(path)) if path.is_file() and path.suffix == ".pt" else None
     begin = time.perf_counter()
@@ -67,6 +71,8 @@ def tried(subject: Subject, path: Path, damages: Iterable[Damage], *, doors: str
                 found, state = _door(partial(live.restore, path), made, damage)
                 word = found if state is None else "same" if state == whole else "SILENT"
                 made.restore[word] += 1
+                if word == "same" and regions is not None:
+                    made.harmless[regions.at(damage.at)] += 1
                 if word == "SILENT":
                     made.silent.append(damage)
                     live = Live(subject)  # what came in so may stay there
@@ -126,6 +132,7 @@ def lines(made: dict[str, Tally]) -> Iterable[str]:
     """The table as text, with what was missed."""
     for name, tally in made.items():
         yield f"{name}: {tally.tried:,} tried, {tally.tried / max(tally.seconds, 1e-9):.0f}/s"
+        yield from (f"    harmless: {number:,} in {what}" for what, number in tally.harmless.most_common())
         yield f"  verify {dict(tally.verify)}  restore {dict(tally.restore)}  torch.load {dict(tally.torch)}"
         for what in chain(tally.missed[:20], tally.silent[:20]):
             yield f"  {'SILENT ' if what in tally.silent else 'missed '}{what}"

@@ -146,7 +146,7 @@ def _of_pickle(reader: Reader, end: End) -> Glance:
     wanted = {**told.metrics, **({"": told.counter} if type(told.counter) is TensorNode else {})}
     numbers = _numbers(reader, end, record.name.removesuffix(_PICKLE), wanted)
     counter = numbers.pop("", told.counter)
-    known = type(counter) in (int, float) and counter == int(counter)
+    known = type(counter) is int or (type(counter) is float and counter.is_integer())
     return Glance(told.values, told.dialect, numbers, int(counter) if known else None)
 
 

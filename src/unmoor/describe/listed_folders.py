@@ -57,7 +57,7 @@ def _is_trainer(name: str, inside: Inside) -> bool:
 
 def _trainer(name: str, inside: Inside) -> Glance:
     del name
-    faults = Faults(inside)
+    faults = Faults(inside, whole=True)
     values: Mapping[Any, Any] = {}
     if faults.need(_TRAINER):
         values = faults.tried(_TRAINER, lambda: trainer_values(inside.files[_TRAINER].path)) or {}
@@ -87,7 +87,7 @@ def _is_accelerate(name: str, inside: Inside) -> bool:
 
 def _accelerate(name: str, inside: Inside) -> Glance:
     """A folder of save_state, which keeps no number of steps: without one in its name the optimizer's own count."""
-    faults = Faults(inside)
+    faults = Faults(inside, whole=True)
     ranks = [int(match[1]) for file in inside.files if (match := _RANDOM.fullmatch(file))]
     faults.lines += [f"random_states_{rank}.pkl is missing" for rank in _gaps(ranks or [-1])]
     faults.model()
@@ -123,7 +123,7 @@ def _is_zero(name: str, inside: Inside) -> bool:
 def _zero(name: str, inside: Inside) -> Glance:
     """A step of DeepSpeed: the model states of one rank tell how many ranks there were."""
     del name
-    faults = Faults(inside)
+    faults = Faults(inside, whole=True)
     models = sorted(file for file in inside.files if _ZERO_MODEL.fullmatch(file))
     values: Mapping[Any, Any] = {}
     if models:
@@ -156,9 +156,9 @@ def _is_megatron(name: str, inside: Inside) -> bool:
 def _megatron(name: str, inside: Inside) -> Glance:
     """One file for each rank of tensor or pipeline parallelism."""
     del name
-    faults = Faults(inside)
+    faults = Faults(inside, whole=True)
     for rank in sorted(filter(_RANKS.fullmatch, inside.folders)):
-        own = Faults(inside.below(rank))
+        own = Faults(inside.below(rank), whole=True)
         if own.need(_MEGATRON):
             own.pieces()
         faults.lines += [f"{rank}: {line}" for line in own.lines]
@@ -175,7 +175,7 @@ def _is_plain(name: str, inside: Inside) -> bool:
 def _plain(name: str, inside: Inside) -> Glance:
     """A folder that no program is known by: all its checkpoint files together, those that tell a step first."""
     del name
-    faults = Faults(inside)
+    faults = Faults(inside, whole=True)
     files = sorted(file for file in inside.files if file.endswith(CHECKPOINTS))
     if not inside.files and not inside.folders:
         faults.lines.append("it is empty")

@@ -29,6 +29,7 @@ SHARDED: Final = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d+")
 """Folders of a sharded model or optimizer that these put beside their files."""
 
 _MODEL_FOLDERS: Final = ("pytorch_model_fsdp", "global_step")
+_PARTS: Final = (*CHECKPOINTS, ".json")
 _SHOWN: Final = 3
 _MOST: Final = 6
 _LONGEST: Final = 200
@@ -73,11 +74,14 @@ def opened(path: str) -> Inside:
 
 
 class Faults:
-    """Gathers what is wrong with a folder, to say it together."""
+    """Gathers what is wrong with a checkpoint in a folder, or with all of the folder, to say it together."""
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: Inside, *, whole: bool = False) -> None:
         self.inside = inside
-        self.lines = [f"{name} is a link that leads out, to {target}" for name, target in inside.links.items()]
+        self.lines: list[str] = []
+        for name, target in inside.links.items() if whole else ():
+            if name.endswith(_PARTS) or SHARDED.fullmatch(name):
+                self.lines.append(f"{name} is a link that leads out, to {target}")
 
     def need(self, name: str) -> bool:
         """Whether a file is there; that it is not is a fault."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from unmoor.errors import CorruptFile
+from unmoor.errors import CorruptFile, HostileFile
 from unmoor.values.catalog import Catalog, TensorEntry
 from unmoor.values.nodes import Storage
 from unmoor.values.pruning import pruned
@@ -51,7 +51,10 @@ def settled(path: str, size: int, wreck: Wreck, *, keep: Iterable[str]) -> tuple
     lost += [Lost(name, "model", why) for name, why in wreck.entries.items()]
     if entries and all(id(entry.node) in whys for entry in entries):
         raise _nothing(path, lost)
-    tree = pruned(contents.tree, {**whys, **_emptied(contents.tree, entries, whys)})
+    try:
+        tree = pruned(contents.tree, {**whys, **_emptied(contents.tree, entries, whys)})
+    except RecursionError:
+        raise HostileFile(f"{path} nests its values too deep to take what is lost out of them", path=path) from None
     manifest = _still_true(contents.manifest, tree)
     catalog = assemble(Outline(path, size), replace(contents, tree=tree, faults={}, manifest=manifest))
     for entry in entries:

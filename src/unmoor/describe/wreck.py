@@ -216,7 +216,7 @@ class _Zip:
         """Where the bytes of a storage lie, their checksum, and why they are lost."""
         place = self.chosen.get(f"{self.prefix}{_STORAGES}{key}")
         if place is None:
-            return None, None, f"its record {_STORAGES}{key} is nowhere in the file"
+            return None, None, "its record is nowhere in the file"
         record = place.record
         if record.stored < 0:
             short = record.offset + nbytes - self.reader.size

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from unmoor.errors import UnsupportedFile
+from unmoor.errors import CorruptFile, UnsupportedFile
 from unmoor.values.nodes import CompositeTensor, NumpyArray, NumpyScalar, Opaque, TensorNode, TorchValue
 from unmoor.values.target import Slot
 
@@ -137,16 +137,8 @@ class Realizer:
 
 def _compose(value: CompositeTensor, parts: dict[str, torch.Tensor], quantizer: Any) -> torch.Tensor:
     shape = value.shape
-    if value.layout == "sparse_coo":
-        made = torch.sparse_coo_tensor(
-            parts["indices"], parts["values"], shape, is_coalesced=value.detail.get("is_coalesced")
-        )
-    elif value.layout in ("sparse_csr", "sparse_bsr", "sparse_csc", "sparse_bsc"):
-        rows = value.layout in ("sparse_csr", "sparse_bsr")
-        compressed, plain = ("crow_indices", "col_indices") if rows else ("ccol_indices", "row_indices")
-        made = torch.sparse_compressed_tensor(
-            parts[compressed], parts[plain], parts["values"], shape, layout=getattr(torch, value.layout)
-        )
+    if value.layout.startswith("sparse_"):
+        made = _sparse(value, parts)
     elif value.layout == "nested":
         made = torch._nested_view_from_buffer(*(parts[name] for name in ("values", "sizes", "strides", "offsets")))
     elif value.layout == "jagged":
@@ -160,6 +152,28 @@ def _compose(value: CompositeTensor, parts: dict[str, torch.Tensor], quantizer: 
             remedy="Trust the class it needs by name: unmoor.load(path, trust=[...]).",
         )
     return made
+
+
+def _sparse(value: CompositeTensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    """A sparse tensor whose indices lie in its shape: torch reads and writes through others anywhere in memory."""
+    how: dict[str, Any] = {"check_invariants": parts["values"].device.type != "meta"}
+    try:
+        if value.layout == "sparse_coo":
+            coalesced = value.detail.get("is_coalesced")
+            return torch.sparse_coo_tensor(
+                parts["indices"], parts["values"], value.shape, is_coalesced=coalesced, **how
+            )
+        rows = value.layout in ("sparse_csr", "sparse_bsr")
+        compressed, plain = ("crow_indices", "col_indices") if rows else ("ccol_indices", "row_indices")
+        layout = getattr(torch, value.layout)
+        return torch.sparse_compressed_tensor(
+            parts[compressed], parts[plain], parts["values"], value.shape, layout=layout, **how
+        )
+    except (RuntimeError, IndexError) as error:
+        raise CorruptFile(
+            f"a {value.layout.replace('_', ' ')} tensor of shape {tuple(value.shape)} is none: "
+            f"{str(error).splitlines()[0][:200]}"
+        ) from None
 
 
 def _jagged(value: CompositeTensor, parts: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -70,22 +70,22 @@ def flatten(tree: Any, path: str, *, without: Collection[int] = ()) -> dict[Keys
     left = _FREE
     while stack:
         keys, value = stack.pop()
-        left -= 1 + len(keys)
-        if left < 0 or len(keys) > _DEEPEST:
-            raise HostileFile(f"{path} holds values that refer to each other without end", path=path)
         if id(value) in without:
             continue
         again = id(value) in entered
         if again and isinstance(value, Opaque):
             continue
         inside = list(_children(value))
-        if inside and not again:
+        if not inside:
+            found[_unique(keys, found)] = value
+            continue
+        if not again:
             entered.add(id(value))
             left += _EACH * len(inside)
-        if inside:
-            stack += [((*keys, key), item) for key, item in reversed(inside)]
-        else:
-            found[_unique(keys, found)] = value
+        left -= len(inside) * (2 + len(keys))
+        if left < 0 or len(keys) >= _DEEPEST:
+            raise HostileFile(f"{path} holds values that refer to each other without end", path=path)
+        stack += [((*keys, key), item) for key, item in reversed(inside)]
     return found
 
 

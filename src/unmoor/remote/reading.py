@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +37,8 @@ _TAIL: Final = 8
 _AHEAD: Final = 16
 """Blocks that are fetched at most where one small read follows another."""
 _KEPT: Final = 256
+_AT_ONCE: Final = 8
+"""Requests on their way at once for what is fetched ahead."""
 _WEB: Final = frozenset({"http", "https"})
 _PINNED: Final = frozenset({"s3", "s3a"})
 """Stores whose files for reading send the tag of the version that they were opened at."""
@@ -98,16 +101,29 @@ class RemoteReader:
                 self._blocks.move_to_end(number)
                 return known
             start, stop = self._range(number, last)
-        data = self._whole(start * BLOCK, min(stop * BLOCK, self.size))
+        self._bring(start, stop)
         with self._lock:
-            for at in range(start, stop):
-                piece = data[(at - start) * BLOCK : (at - start + 1) * BLOCK]
-                if piece:
-                    self._blocks[at] = piece
             found = self._blocks[number]
             while len(self._blocks) > _KEPT:
                 self._blocks.popitem(last=False)
         return found
+
+    def prefetch(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Fetch what small reads will soon want, several requests at a time."""
+        final = (self.size - 1) // BLOCK
+        wanted = {block for a, b in spans for block in range(max(0, a) // BLOCK, min(final, (b - 1) // BLOCK) + 1)}
+        missing = sorted(block for block in wanted if block not in self._blocks)
+        starts = [block for block in missing if block - 1 not in wanted or block - 1 in self._blocks]
+        stops = [block + 1 for block in missing if block + 1 not in wanted or block + 1 in self._blocks]
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="unmoor-ahead") as pool:
+            list(pool.map(self._bring, starts, stops))
+
+    def _bring(self, start: int, stop: int) -> None:
+        """Fetch blocks `start` to `stop` and keep them."""
+        data = self._whole(start * BLOCK, min(stop * BLOCK, self.size))
+        with self._lock:
+            for at in range(start, stop):
+                self._blocks[at] = data[(at - start) * BLOCK : (at - start + 1) * BLOCK]
 
     def _range(self, number: int, last: int) -> tuple[int, int]:
         """The blocks to fetch: more at both ends of the file, and more and more where reads follow each other."""

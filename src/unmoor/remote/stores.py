@@ -187,7 +187,14 @@ def _may_pass(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status in _PASSING
-    return not isinstance(error, _DEFINITE) and getattr(error, "errno", None) != errno.ENOSPC
+    if isinstance(error, _DEFINITE) or _lacks_credentials(error):
+        return False
+    return getattr(error, "errno", None) != errno.ENOSPC
+
+
+def _lacks_credentials(error: BaseException) -> bool:
+    """Whether a library found none, as those of S3, Google and Azure call it."""
+    return "Credential" in type(error).__name__
 
 
 def status_of(error: BaseException) -> int | None:
@@ -230,8 +237,8 @@ def refused(error: BaseException, url: str, done: str, tries: int = 1) -> ReadEr
     status = status_of(error)
     if isinstance(error, NotImplementedError):
         remedy = "This kind of store is for reading alone: save elsewhere."
-    elif isinstance(error, PermissionError) or status in (401, 403):
-        remedy = "Check that the credentials of this process may do that there."
+    elif isinstance(error, PermissionError) or status in (401, 403) or _lacks_credentials(error):
+        remedy = "Check that this process has credentials, and that they may do that there."
     elif tries > 1:
         remedy = "Look at the network and the store, then do it again: nothing is half done."
     else:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from unmoor.values.text import plain
+
 __all__ = ["TONES", "Line", "Page", "cells", "join_lines", "plain", "plain_words"]
 
 TONES: Final = ("", "headline", "danger", "error", "warning", "hint")
@@ -27,17 +29,6 @@ class Line:
 def join_lines(lines: Sequence[Line]) -> str:
     """The lines as one text, without a newline at the end."""
     return "\n".join(line.text for line in lines)
-
-
-def plain(text: str) -> str:
-    r"""`text` with everything that does not print (controls, bidirectional marks, lone surrogates) as an escape.
-
-    >>> plain("a\x1b[31mb"), plain("größe")
-    ('a\\x1b[31mb', 'größe')
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def plain_words(text: str) -> str:

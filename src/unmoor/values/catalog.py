@@ -13,7 +13,7 @@ from .finding import Finding
 from .nodes import Chunk, Span, Storage, TensorNode, deflated
 from .quick import quickly_made
 from .ranks import RANKS, ranks_recorded, saved_world
-from .text import count, format_bytes, key_text
+from .text import count, format_bytes, key_text, plain
 
 __all__ = ["Catalog", "Part", "TensorEntry"]
 
@@ -165,7 +165,7 @@ class Catalog:
             number = len(ranks_recorded(self.manifest))
             text = f"{count(len(own), 'tensor')}  {format_bytes(sum(own))}"
             lines.append(f"  {RANKS:<10} {RANKS}  {text}  (what {count(number, 'rank')} has unlike rank 0)")
-        return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
+        return "\n".join([*map(plain, lines), *(f"  {finding}" for finding in self.findings)])
 
     def to_json(self) -> dict[str, Any]:
         """The catalog as plain JSON values, without the tree."""

@@ -57,7 +57,8 @@ STEPS: Final = frozenset(
     itertools.takewhile itertools.dropwhile itertools.filterfalse itertools.groupby types.MethodType
     torch.storage._load_from_bytes numpy.vectorize numpy.frompyfunc numpy.fromfunction numpy.apply_along_axis
     numpy.apply_over_axes numpy.piecewise numpy.lib.vectorize torch.vmap torch.func.vmap
-    typing.get_type_hints typing.ForwardRef typing._eval_type typing.evaluate_forward_ref zlib.decompress gzip.decompress bz2.decompress lzma.decompress
+    typing.get_type_hints typing.ForwardRef typing._eval_type typing.evaluate_forward_ref
+    zlib.decompress gzip.decompress bz2.decompress lzma.decompress
     _codecs.decode codecs.decode copy.copy copy.deepcopy collections.namedtuple
     """.split()
 )

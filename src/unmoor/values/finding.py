@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from .text import plain
+
 __all__ = ["PAGE", "SEVERITIES", "Finding"]
 
 PAGE: Final = "docs/findings.md"
@@ -29,7 +31,7 @@ class Finding:
 
     def __str__(self) -> str:
         place = f"{self.place}: " if self.place else ""
-        return f"{self.severity}: {place}{self.message}" + (f"; {self.remedy}" if self.remedy else "")
+        return plain(f"{self.severity}: {place}{self.message}" + (f"; {self.remedy}" if self.remedy else ""))
 
     @property
     def page(self) -> str:

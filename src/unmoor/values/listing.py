@@ -55,7 +55,7 @@ class Saved:
         words += ["verified"] if self.verified else []
         words += [] if self.complete else [f"cannot be resumed from: {self.why}"]
         passed = [f"  passed over {row.name}: {row.why}" for row in self.passed]
-        return "\n".join([", ".join(words), *passed])
+        return "\n".join(map(_shown, [", ".join(words), *passed]))
 
     def to_json(self) -> dict[str, Any]:
         """The checkpoint as plain JSON values."""
@@ -114,6 +114,11 @@ class Listing:
             "rows": [row.to_json() for row in self.rows],
             "notes": list(self.notes),
         }
+
+
+def _shown(text: str) -> str:
+    """`text` with what does not print as escapes: names of files may hold what a terminal would obey."""
+    return "".join([c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text])
 
 
 def newest_first(rows: Iterable[Saved]) -> tuple[Saved, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-__all__ = ["columns", "count", "format_bytes", "format_shape", "is_text", "key_text", "listing"]
+__all__ = ["columns", "count", "format_bytes", "format_shape", "is_text", "key_text", "listing", "plain"]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -53,6 +53,17 @@ def listing(names: Sequence[str], shown: int = 4) -> str:
     """The first `shown` names and how many more there are."""
     head = ", ".join(names[:shown])
     return head if len(names) <= shown else f"{head} and {len(names) - shown} more"
+
+
+def plain(text: str) -> str:
+    r"""`text` with everything that does not print (controls, bidirectional marks, lone surrogates) as an escape.
+
+    >>> plain("a\x1b[31mb"), plain("größe")
+    ('a\\x1b[31mb', 'größe')
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def columns(rows: Sequence[Sequence[str]], indent: int = 2, gap: int = 2) -> list[str]:

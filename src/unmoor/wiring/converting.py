@@ -36,6 +36,7 @@ from unmoor.values.catalog import Catalog
 from unmoor.values.conversion import Conversion
 from unmoor.values.manifests import UNORDERED
 from unmoor.values.nodes import deflated
+from unmoor.values.pausing import collector_paused
 from unmoor.values.plan import Change
 from unmoor.values.ranks import Keys, ranks_text
 from unmoor.values.report import Receipt
@@ -51,8 +52,8 @@ from .converting_folder import write_folder
 from .converting_legacy import write_legacy
 from .converting_meter import Meter
 from .converting_shards import write_shards
-from .salvaging import lost_findings, salvaged
 from .repeats import refuse_repeats
+from .salvaging import lost_findings, salvaged
 from .spans import open_spans, refuse_without_data
 
 __all__ = ["FORMATS", "LAYOUTS", "OPAQUE", "Wish", "convert_path"]
@@ -131,7 +132,8 @@ def convert_path(
         catalog = describe_path(source)
     refuse_without_data(catalog)
     refuse_overlap(catalog.path, target, _files(catalog))
-    made = _made(catalog, target, wish, asked)
+    with collector_paused():  # a tree of very many containers would be gone through again and again
+        made = _made(catalog, target, wish, asked)
     if asked.form not in ("torch", "legacy") or made.cast:
         refuse_repeats(catalog.path, ((entry.path, entry.node) for entry in made.taken.tensors))
     meter = Meter(progress) if total is None else Meter(progress, total)

@@ -25,6 +25,7 @@ from unmoor.steady import one_reading
 from unmoor.values.catalog import Catalog
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.nodes import Storage
+from unmoor.values.pausing import collector_paused
 
 from .spans import open_spans, refuse_without_data
 
@@ -76,7 +77,8 @@ def load_tree(
         storages.remap(call, _pinned(catalog))
     if trusted is not None:
         return _unpickle(catalog, storages, trusted)
-    return Realizer(tensor=storages.tensor, arrays=array_nodes(catalog))(catalog.tree)
+    with collector_paused():  # a tree of very many containers would be gone through again and again
+        return Realizer(tensor=storages.tensor, arrays=array_nodes(catalog))(catalog.tree)
 
 
 def _names(catalog: Catalog) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Tensors that say far more than they hold: strides that repeat a few elements to sizes that no machine goes through."""
+"""Tensors that say far more than they hold: strides that repeat a few elements to sizes that nothing goes through."""
 
 from __future__ import annotations
 

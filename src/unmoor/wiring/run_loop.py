@@ -10,6 +10,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from unmoor.places import join, name_of
 from unmoor.plan.retention import is_new_best
 from unmoor.plan.run_due import Decision, Facts, Verdict, Wish, judge, pace
 from unmoor.report.run import run_text
+from unmoor.urls import is_url
 from unmoor.values.listing import Saved
 from unmoor.values.report import Report
 from unmoor.values.run_policy import Policy, whole_number
@@ -110,7 +112,7 @@ class RunLoop:
             self._open()
         self._council.first("steps", lambda: self._refuse_overrun(begin))
         if self._over(begin, end):
-            return (step for step in ())
+            return _none()
         self._council.each("check", self._check)
         self.total, self.step, self.finished, self.stopped = end, begin, False, ""
         made = self._loop(begin, end)
@@ -172,8 +174,9 @@ class RunLoop:
     def close(self) -> None:
         """Leave the loop if it is open, wait for what is being saved, and let another run have the folder."""
         open_loop = self._generator() if self._generator is not None else None
-        if self._looping and open_loop is not None and not open_loop.gi_running:
-            open_loop.close()
+        if self._looping and open_loop is not None:
+            with suppress(ValueError):  # it is the loop itself that closes the run
+                open_loop.close()
         self.saver.settle()
         self.folder.close()
         self._opened, self._closed = False, True
@@ -362,7 +365,11 @@ class RunLoop:
 
 def _is_one(path: str, other: str) -> bool:
     """Whether two paths, of which one was given by the user, name one file."""
-    return path == other or ("://" not in path and os.path.realpath(path) == os.path.realpath(other))
+    return path == other or (not is_url(path) and os.path.realpath(path) == os.path.realpath(other))
+
+
+def _none() -> Iterator[int]:
+    yield from ()
 
 
 def _numbers(start: int, total: int | None) -> Iterator[int]:

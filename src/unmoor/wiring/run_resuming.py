@@ -14,6 +14,7 @@ from typing import Any, Final
 from unmoor.describe.glance import glance_file
 from unmoor.errors import CorruptFile, FileError, MachineError, NotACheckpoint, RankError, UnmoorError, UsageError
 from unmoor.places import exists, is_folder, name_of
+from unmoor.urls import is_url
 from unmoor.values.progress import RUN, number, progress, step_in
 from unmoor.values.report import Report
 
@@ -92,7 +93,7 @@ def resume_run(
 def _choose(folder: RunFolder, diary: Diary, source: str | None) -> dict[str, Any]:
     own = folder.candidates()
     origin = _record(own[0].path).get("origin", "") if own else ""
-    place = os.path.abspath(source) if source is not None and "://" not in source else source or ""
+    place = source or "" if source is None or is_url(source) else os.path.abspath(source)
     if source is None or (own and place == origin):
         _tell_broken(folder, diary)
         after = [] if source is None or not exists(source) else _sources(source)

@@ -1,0 +1,71 @@
+"""Inputs that broke a reader once, as small as they could be made: what each is, how it is looked at, and its bytes."""
+
+from __future__ import annotations
+
+import json
+from struct import pack
+
+from tests.describe.sparse_zip import number, state_dict_pickle, text
+from tests.fuzz.choices import Files
+from tests.fuzz.pickling import named
+from tests.fuzz.zipping import Member, written
+
+__all__ = ["CRASHERS"]
+
+
+def framed(body: bytes, nbytes: int) -> bytes:
+    """A pickle whose frame claims to be of `nbytes` bytes."""
+    return b"\x80\x04\x95" + pack("<Q", nbytes) + body
+
+
+def checkpoint(pickle: bytes, *others: Member) -> Files:
+    return {"": written([Member(b"a/data.pkl", pickle), *others])}
+
+
+def tensors(header: object) -> Files:
+    raw = json.dumps(header).encode()
+    return {"": len(raw).to_bytes(8, "little") + raw}
+
+
+def doubled(levels: int) -> bytes:
+    return b"](K\x01e" + b"".join(b"q%c](h%ch%ce" % (i, i, i) for i in range(levels))
+
+
+def wide_below(levels: int, width: int) -> bytes:
+    """Lists in lists, the innermost of which holds very many values."""
+    return b"]" * levels + b"(" + b"N" * width + b"e" + b"a" * (levels - 1)
+
+
+def rebuilt_between() -> bytes:
+    """Tensors that are pickled alike; one is given another storage, offset and shape after it was made."""
+    whole = state_dict_pickle([f"w{i}" for i in range(120)], (2, 2))
+    begin = state_dict_pickle([f"w{i}" for i in range(100)], (2, 2)).removesuffix(b"u.")
+    pid = b"(" + text("storage") + named("torch", "FloatStorage") + text("1") + text("cpu") + number(4) + b"tQ"
+    state = b"(" + pid + number(1) + number(3) + b"\x85" + number(1) + b"\x85t"
+    return begin + b"2" + state + b"b0" + whole[len(begin) :]
+
+
+CRASHERS: dict[str, tuple[str, Files]] = {
+    "an escape of which Python warns": ("pickle", {"": b"S'\\q'\n."}),
+    "an octal escape of which Python warns": ("pickle", {"": b"S'\\777'\n."}),
+    "a number that Python's unpickler reads as octal": ("pickle", {"": b"I010\n."}),
+    "a name over the end of a frame, of which the unpickler takes another part": (
+        "pickle", {"": framed(b"cposix\nhidden\nsystem\n.", 11)}),
+    "a pickle that ends before its frame does": ("pickle", {"": framed(b"N.cos\nsystem\n", 13)}),
+    "a frame within a frame": ("pickle", {"": framed(b"\x95" + bytes(8) + b"N.", 11)}),
+    "a tensor that is made another between two that are pickled like it": ("pickle", {"": rebuilt_between()}),
+    "lists that double sixty times": ("zip", checkpoint(b"\x80\x02}" + text("a") + doubled(60) + b"s.")),
+    "very many values very deep": ("zip", checkpoint(b"\x80\x02}" + text("a") + wide_below(900, 200_000) + b"s.")),
+    "an escape sequence in the name of a record": (
+        "zip", checkpoint(b"\x80\x02}.", Member(b"a/x\x1b[2J", b"x" * 40, method=8))),
+    "a dtype that is a list": ("safetensors", tensors({"w": {"dtype": [], "shape": [0], "data_offsets": [0, 0]}})),
+    "half of a surrogate pair as a name": (
+        "safetensors", tensors({"\ud800": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}})),
+    "sizes whose strides take gibibytes": (
+        "safetensors", tensors({"w": {"dtype": "U8", "shape": [0] + [1 << 62] * 20_000, "data_offsets": [0, 0]}})),
+    "an optimizer that counted infinitely many steps": (
+        "zip", checkpoint(
+            b"\x80\x02}(" + text("param_groups") + b"](}" + text("params") + b"]K\x00ase" + text("state")
+            + b"}K\x00}" + text("step") + b"G\x7f\xf0" + bytes(6) + b"ssu.")),
+}  # fmt: skip
+"""What it is -> the target that it broke, and the input."""
