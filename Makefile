@@ -4,6 +4,7 @@
 #   make docs    builds the documentation and shows it at http://127.0.0.1:8000; it needs no network
 #   make pictures  the pictures of README and documentation, with Chromium
 #   make bench   speed beside every peer, into docs/performance.md
+#   make soak    half an hour of training under random kills, which must end exact (SOAK_MINUTES)
 #   make fuzz    every reader under fuzzing for an hour (FUZZ_SECONDS, FUZZ_SEED)
 #   make matrix  every cell of the matrix of optimizers, and its table
 
@@ -15,7 +16,7 @@ WORKERS ?= 2
 READY  := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check docs bench fuzz matrix pictures chromium clean
+.PHONY: demo test check docs bench fuzz soak matrix pictures chromium clean
 
 demo: $(READY)
 	@$(BIN)/unmoor demo
@@ -39,6 +40,10 @@ matrix: $(READY)
 # Generators, mutation and coverage over every reader; exits with 1 and the inputs where one breaks.
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz
+
+# A run that is killed again and again, against one that nothing disturbs.
+soak: $(READY)
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(SOAK_MINUTES),30)
 
 # Everything beside its peers, 20 minutes at most: docs/performance.md and its plots. It goes on where it was stopped.
 bench: $(READY)

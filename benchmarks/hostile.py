@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.hostile.peers import ALARMS, PEERS, STORED, Unavailable, laid, scanned, told
@@ -24,17 +25,21 @@ def answers() -> dict[str, dict[str, str]]:
         return {name: {"unmoor": told(path), **theirs[str(path)]} for name, path in files.items()}
 
 
-def table(rows: dict[str, dict[str, str]]) -> list[str]:
-    """Alarms of each scanner by kind of file."""
-    lines = [f"{'files':<38}" + "".join(f"{name:>12}" for name in SCANNERS)]
+def counted(rows: dict[str, dict[str, str]]) -> Iterator[tuple[str, list[int]]]:
+    """Kind of file, in words, and the alarms of each scanner."""
     for kind, words in (
         ("malicious", "dangerous, flagged"),
         ("broken", "broken or bombs, refused"),
         ("benign", "harmless, flagged"),
     ):
         own = [row for name, row in rows.items() if name.startswith(kind)]
-        counts = [sum(row[name].partition(":")[0] in ALARMS for row in own) for name in SCANNERS]
-        lines.append(f"{words + f', of {len(own)}':<38}" + "".join(f"{number:>12}" for number in counts))
+        yield f"{words}, of {len(own)}", [sum(row[n].partition(":")[0] in ALARMS for row in own) for n in SCANNERS]
+
+
+def table(rows: dict[str, dict[str, str]]) -> list[str]:
+    """Alarms of each scanner by kind of file."""
+    lines = [f"{'files':<38}" + "".join(f"{name:>12}" for name in SCANNERS)]
+    lines += [f"{words:<38}" + "".join(f"{number:>12}" for number in counts) for words, counts in counted(rows)]
     return lines
 
 

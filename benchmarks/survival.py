@@ -1,4 +1,4 @@
-"""What a run survives: kills, power cuts, bad disks, flipped bits, hostile files, fuzzing; beside others where they run.
+"""What a run survives: kills, power cuts, bad disks, flipped bits, hostile files, fuzzing; others beside it.
 
     python -m benchmarks.survival                     every table in its long form (an hour); goes on where it stopped
     python -m benchmarks.survival --short             in the form of `make test` (some minutes)
@@ -6,8 +6,8 @@
     python -m benchmarks.survival --again             anew what the file of figures has already
     python -m benchmarks.survival --render            measure nothing: docs/reliability.md from the stored figures
 
-Each table counts what was tried and what held; the tests that hold the same in short stand in tests/crash, disks, chaos,
-rot, hostile and fuzz. Figures go to docs/reliability.json after each table, and from there into the page.
+Each table counts what was tried and what held; the tests that hold the same in short stand in tests/crash, disks,
+chaos, rot, hostile and fuzz. Figures go to docs/reliability.json after each table, and from there into the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,10 +45,15 @@ def kills(*, short: bool) -> Rows:
 
 def disks(*, short: bool) -> Rows:
     """Refusals of the system at the calls of every verb."""
-    from tests.disks import cells
+    from tests.disks.cells import figures
+    from tests.faults.zygote import Zygote
 
-    del short
-    return [["a disk that refuses", "tried", "named error, nothing lost"], *_texts(cells.figures())]
+    with Zygote("tests.disks.verbs") as zygote:
+        found = figures(zygote, few=short)
+    words = {"writes": "verbs that write", "reads": "verbs that read"}
+    return [["a disk that refuses", "tried", "named error, nothing lost"]] + [
+        [words[kind], f"{tried:,}", f"{met:,}"] for kind, (tried, met) in found.items()
+    ]
 
 
 def referee(*, short: bool) -> Rows:
@@ -110,10 +115,8 @@ def fuzz(*, short: bool) -> Rows:
 
     made = fuzzed(20 if short else 600, seed=1)
     accepted = sum(made.accepted.values())
-    return [
-        ["fuzzed readers", "inputs", "read", "refused", "crashes"],
-        [str(len(made.executions)), f"{made.total:,}", f"{accepted:,}", f"{made.total - accepted:,}", str(len(made.crashes))],
-    ]  # fmt: skip
+    counts = (len(made.executions), made.total, accepted, made.total - accepted, len(made.crashes))
+    return [["fuzzed readers", "inputs", "read", "refused", "crashes"], [f"{count:,}" for count in counts]]
 
 
 def soak(*, short: bool) -> Rows:
@@ -122,10 +125,9 @@ def soak(*, short: bool) -> Rows:
 
     made = soaked(1 if short else 30)
     same = "yes" if made.same and not made.wrong else "NO"
-    return [
-        ["a training of", "checkpoint every", "ended", "steps done again", "most at once", "exact at the end"],
-        [f"{made.steps:,} steps", f"{EVERY} steps", f"{sum(made.kills.values())} times", f"{made.lost:,}", str(made.most), same],
-    ]  # fmt: skip
+    head = ["a training of", "checkpoint every", "ended", "steps done again", "most at once", "exact at the end"]
+    ended = f"{sum(made.kills.values())} times"
+    return [head, [f"{made.steps:,} steps", f"{EVERY} steps", ended, f"{made.lost:,}", str(made.most), same]]
 
 
 TABLES: Final[dict[str, Callable[..., Rows]]] = {
@@ -139,13 +141,13 @@ TABLES: Final[dict[str, Callable[..., Rows]]] = {
 }
 
 
-def _texts(rows: Iterable[Iterable[Any]]) -> Rows:
-    return [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
-
-
 def rendered(figures: dict[str, Any]) -> dict[str, str]:
-    """Table by name, as Markdown."""
-    return {name: table([tuple(row) for row in made["rows"]]) for name, made in figures.items()}
+    """Table by name, as Markdown; one of the short form says so."""
+    short = "\n\nIn the short form, of which `make test` holds the same."
+    return {
+        name: table([tuple(row) for row in made["rows"]]) + (short if made["form"] == "short" else "")
+        for name, made in figures.items()
+    }
 
 
 def filled(text: str, figures: dict[str, Any]) -> str:
@@ -166,14 +168,12 @@ def main() -> int:
     chosen = parser.parse_args()
     figures: dict[str, Any] = json.loads(JSON.read_text()) if JSON.is_file() else {}
     for name in [] if chosen.render else chosen.what:
-        if chosen.again or chosen.short or name not in figures or figures[name]["form"] != "long":
+        if chosen.again or name not in figures or (figures[name]["form"] != "long" and not chosen.short):
             rows = TABLES[name](short=chosen.short)
             figures[name] = {"form": "short" if chosen.short else "long", "rows": rows}
-            if not chosen.short:
-                JSON.write_text(json.dumps(figures, indent=1) + "\n")
+            JSON.write_text(json.dumps(figures, indent=1) + "\n")
         print(f"{rendered(figures)[name]}\n", flush=True)
-    if not chosen.short:
-        PAGE.write_text(filled(PAGE.read_text(), figures))
+    PAGE.write_text(filled(PAGE.read_text(), figures))
     return 0
 
 

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from unmoor.errors import CorruptFile, FileError, UnsupportedFile
-from unmoor.filing import FrontReader, Reader, read
+from unmoor.filing import FrontReader, Reader, grain_of, read
 from unmoor.values.superseded import anchored_size, split_ends
 
 __all__ = ["End", "prefixed", "read_end"]
@@ -54,6 +54,10 @@ def read_end(reader: Reader) -> End:
 
 def _found(reader: Reader) -> tuple[int, int, bytes]:
     """The last bytes of a file, where they begin, and where in them the end record does."""
+    start = max(0, reader.size - _END.size)
+    tail = read(reader, start, _END.size) if grain_of(reader) else b""
+    if tail.rfind(_END_MARK) == 0 and len(tail) == _END.size and not _END.unpack(tail)[-1]:
+        return start, 0, tail  # no comment, as of nearly all: less to ask of a server
     start = max(0, reader.size - _END.size - _MAX_COMMENT)
     tail = read(reader, start, reader.size - start)
     at = tail.rfind(_END_MARK)
