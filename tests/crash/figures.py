@@ -16,9 +16,9 @@ from .kills import Sweep, at_every_operation, at_random_times
 from .outages import after_outages
 from .runs import after_outages as run_outages
 from .runs import killed_and_resumed
-from .scenes import SCENES
+from .scenes import CARELESS, SCENES
 
-__all__ = ["LONG", "Row", "figures", "kills", "times"]
+__all__ = ["LONG", "Row", "careless_figures", "figures", "kills", "times"]
 
 LONG = os.environ.get("UNMOOR_CRASH") == "long"
 """Whether tests take the long form."""
@@ -50,8 +50,8 @@ def kills(zygote: Zygote, name: str, *, long: bool) -> Iterator[Sweep]:
 
 
 EVERY = {
-    BEHIND: 6,
-    SHARDED: 15,
+    BEHIND: 9,
+    SHARDED: 24,
     "converted to a folder": 3,
     "converted to a first folder": 4,
     "a folder put aside for another": 3,
@@ -71,6 +71,14 @@ def figures(*, long: bool = LONG) -> Iterator[Row]:
             name = f"unmoor.Run, {way}"
             yield _row("operation", name, killed_and_resumed(zygote, way, every=1 if long else 9))
             yield _row("power", name, run_outages(zygote, way, seeds=20 if long else 1, every=1 if long else 4))
+
+
+def careless_figures() -> Iterator[Row]:
+    """The same for what scripts do: torch.save, and torch.save under another name that is renamed."""
+    with Zygote("tests.crash.scenes") as zygote:
+        for name, scene in CARELESS.items():
+            yield _row("operation", name, at_every_operation(zygote, scene))
+            yield _row("power", name, after_outages(zygote, scene, seeds=3, saves=0))
 
 
 def times(*, long: bool) -> int:

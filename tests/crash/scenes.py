@@ -68,15 +68,16 @@ def safetensors(path: str, generation: int) -> None:
 
 
 def source_of(generation: int) -> str:
-    """A checkpoint to convert, outside of the folder with faults; the zygote makes them, and removes them as it ends."""
-    place = os.path.join(_sources().name, f"{generation}.pt")
+    """A checkpoint to convert, outside of the folder with faults."""
+    place = os.path.join(_beside().name, f"{generation}.pt")
     if not os.path.exists(place):
         unmoor.save(place, tree(generation))
     return place
 
 
 @cache
-def _sources() -> tempfile.TemporaryDirectory[str]:
+def _beside() -> tempfile.TemporaryDirectory[str]:
+    """Where the zygote keeps what its forks have besides; it is removed when that ends, however they did."""
     return tempfile.TemporaryDirectory(prefix="crash-")
 
 
@@ -134,7 +135,7 @@ def tagged_stream(path: str, generation: int) -> None:
 
 def sharded(path: str, generation: int) -> None:
     """Two ranks, forked from here, save one folder; where one fails the other is ended, as torchrun does."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=_beside().name) as scratch:
         ranks = [_forked(rank, scratch, path, generation) for rank in (0, 1)]
         codes = []
         while ranks:

@@ -1,1 +1,1 @@
-"""Bad disks: what the system refuses, cuts short or changes meanwhile, for every verb that writes and every one that reads."""
+"""Bad disks: what the system refuses, cuts short or changes meanwhile, for every verb that writes or reads."""

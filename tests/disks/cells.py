@@ -1,7 +1,7 @@
 """Which refusal of the system meets which call of which verb, and what must be true afterwards.
 
-A cell is one verb and one fault. `cells` makes them from how often a verb makes each kind of call; `trouble` says what is
-wrong with what came of one, "" for nothing. `figures` counts all of it.
+A cell is one verb and one fault. `cells` makes them from how often a verb makes each kind of call; `trouble` says what
+is wrong with what came of one, "" for nothing. `figures` counts all of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ REFUSALS: Mapping[str, tuple[int, ...]] = {
 GONE = (errno.ENODEV, errno.ESTALE, errno.EIO, errno.ENOTCONN)
 """What every call is refused with once a mount has vanished."""
 _COUNTING = Fault("any", errno.EIO, match="/no such path/")
-_FEW = 2
+_FEW, _MANY = 2, 40
 _NOT_RETRIED = ("rename", "mkdir", "copy", "close", "list", "lock")
 """Interrupted calls that Python does not make again."""
 
@@ -100,7 +100,7 @@ def cells(verb: str, counts: Mapping[str, int], *, few: bool) -> Iterator[Cell]:
         if not few:
             yield from (Cell(verb, Fault(kind, code)) for code in codes)
     total = sum(counts.values())
-    for n in _spread(total, _FEW if few else 40):
+    for n in _spread(total, _FEW if few else _MANY):
         yield Cell(verb, Fault("any", GONE[next(turn) % len(GONE)], first=1 + n // 2 if few else n, times=0))
 
 
@@ -149,9 +149,11 @@ def _error(cell: Cell, told: Mapping[str, Any] | None, folder: Path) -> Iterator
 def _live(cell: Cell, value: Mapping[str, Any]) -> Iterator[str]:
     """Nothing live changed that the error does not name; nothing is named that did not change."""
     told, changed = value["told"], set(value["changed"])
-    if told is None:
-        if not cell.verb.startswith("restore") and changed:
+    if not cell.verb.startswith("restore"):
+        if changed:
             yield f"live tensors changed: {sorted(changed)}"
+        return
+    if told is None:
         return
     if changed != set(told["done"]):
         yield f"changed {sorted(changed)}, told {told['done']}: {told['text']}"

@@ -43,11 +43,14 @@ def test_a_folder_that_is_gone_while_it_is_saved_to(tmp_path: Path, how: str, fo
             gone.append(nbytes)
             GONE[how](folder)
 
-    with pytest.raises(unmoor.SaveError, match="does not exist, or not any more"):
+    def carried() -> None:
         if form == "folder":
             unmoor.convert(tmp_path / "other.pt", folder / "run", progress=progress)
         else:
             unmoor.save(folder / form, model=run(SAVED)["model"], progress=progress)
+
+    with pytest.raises(unmoor.SaveError, match="does not exist, or not any more"):
+        carried()
     assert gone
     assert not folder.exists()
     if how == "moved":

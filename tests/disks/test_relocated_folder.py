@@ -48,12 +48,12 @@ def relocate(folder: str, to: str | None, mapping: dict[str, str] | None) -> Non
 
 @pytest.mark.parametrize("how", [("cpu", None), (None, SWAP)], ids=["to", "swap"])
 def test_wherever_a_relocation_of_a_folder_is_killed(zygote: Zygote, folder: Path, how: tuple[Any, Any]) -> None:
-    """Each file is the old or the new one, --undo brings the old ones, and the same call completes it, or says why not."""
+    """Each file is the old or the new one, --undo brings the old ones, the same call completes it or says why not."""
     kept = Path(shutil.copytree(folder, folder.parent / "kept"))
     call = ("tests.disks.test_relocated_folder:relocate", folder, str(folder), *how)
     number, halves, old = zygote.run(*call).operations, 0, tags(kept)
     new = tags(folder)
-    points = range(1, number + 1) if ALL else (*range(1, number - 6, 5), *range(number - 6, number + 1))
+    points = range(1, number + 1) if ALL else (*range(1, number - 6, 9), *range(number - 6, number + 1))
     for at in points:
         for again in (False, True) if ALL or at > number - 6 else (at % 2 == 0,):
             shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Small disks that fill up: real ones where they can be mounted, else made believe; no cell of the table is left out."""
+"""Small disks that fill up: real ones where they can be mounted, else made believe; no cell is left out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _refused(zygote: Zygote, disk: Disk, verb: str, number: int, faults: dict[st
 
 @disks
 def test_a_disk_that_fills_up(zygote: Zygote, disk: Disk, verb: str) -> None:
-    """The error says what was needed and what is free; the older checkpoint stays and nothing else does; then it goes on."""
+    """The error says what was needed and what is free; the older checkpoint stays, and nothing else; then it works."""
     laid(disk.folder, *WRITES[verb].needs)
     needed = written(zygote, verb, disk.folder)
     for share in ROOM if needed > LITTLE else ROOM[:2]:

@@ -198,7 +198,7 @@ def carry(verb: str, folder: str) -> dict[str, Any]:
     value: Any = None
     try:
         value = VERBS[verb].carry(Path(folder), live)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is what is looked at
         told = _told(error)
     changed = [name for name, digest in digests(live).items() if digest != before[name]]
     if not torch.equal(streams, torch.get_rng_state()):
@@ -257,6 +257,6 @@ def called(call: str, arguments: list[Any]) -> dict[str, Any] | None:
     module, _, name = call.partition(":")
     try:
         getattr(import_module(module), name)(*arguments)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is what is looked at
         return _told(error)
     return None

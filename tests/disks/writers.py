@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,8 @@ def race(folder: str, form: str, writers: int, times: int) -> list[str]:
             _file(f"{folder}/sources/{number}.pt", number)
     save(path, 0)
     go, started = os.pipe()
-    children = [
-        _forked(lambda number=number: _written(path, save, number, times, go, started))
-        for number in range(1, writers + 1)
-    ]
+    work = partial(_written, path, save, times, (go, started))
+    children = [_forked(partial(work, number)) for number in range(1, writers + 1)]
     os.close(go)
     os.close(started)
     wrong: list[str] = []
@@ -90,9 +89,9 @@ def race(folder: str, form: str, writers: int, times: int) -> list[str]:
     return [*wrong, *_end(path, folder, name, writers)]
 
 
-def _written(path: str, save: Callable[[str, int], None], number: int, times: int, go: int, started: int) -> None:
-    os.close(started)
-    os.read(go, 1)  # until the parent has started all
+def _written(path: str, save: Callable[[str, int], None], times: int, pipe: tuple[int, int], number: int) -> None:
+    os.close(pipe[1])
+    os.read(pipe[0], 1)  # until the parent has started all
     for _ in range(times):
         save(path, number)
 
@@ -105,7 +104,7 @@ def _forked(work: Callable[[], None]) -> int:
     try:
         work()
         code = 0
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is what is looked at
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(code)
@@ -143,7 +142,7 @@ def threads(folder: str, count: int) -> list[str]:
         try:
             for _ in range(3):
                 _behind(path, number)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is what is looked at
             wrong.append(f"{type(error).__name__}: {error}")
 
     started = [threading.Thread(target=work, args=(number,)) for number in range(1, count + 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,16 +164,18 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path, monkeypatch):
     """Workers that a run forked may outlive it: what it was writing is left over then."""
     with on_another_machine(monkeypatch):
         path, handle = claim(str(tmp_path / "run.pt"))
-    heard, told = os.pipe()
+    ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        os.close(told)
-        os.read(heard, 1)
+        ours.close()
+        theirs.send(b"here")
+        theirs.recv(1)
         os._exit(0)
+    theirs.close()
+    assert ours.recv(4) == b"here"
     os.close(handle)
     assert sweep(str(tmp_path)) == (Path(path).name,)
-    os.close(told)
-    os.close(heard)
+    ours.close()
     os.waitpid(pid, 0)
 
 

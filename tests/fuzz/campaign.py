@@ -99,7 +99,7 @@ class Fuzzer:
     def tried(self, name: str, files: Files) -> Crash | None:
         """One execution."""
         try:
-            made = self.targets[name].look(files, self.folder, self.guard, self._other(name))
+            made = self.targets[name].look(files, self.folder, self.guard, self.other(name))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
@@ -119,7 +119,7 @@ class Fuzzer:
             quick = not crash.what.startswith("TooLong")
             self.outcome.crashes.append(smallest(files, crash, lambda f: self.tried(name, f)) if quick else crash)
 
-    def _other(self, name: str) -> Path | None:
+    def other(self, name: str) -> Path | None:
         """A sound checkpoint to compare with: the first seed."""
         from tests.fuzz.looks import _laid
         from tests.fuzz.targets import seeds_of

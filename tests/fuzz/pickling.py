@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from struct import pack
 
-__all__ = ["bent", "program", "tensor", "text", "value"]
+__all__ = ["bent", "doubled", "named", "program", "tensor", "text", "value"]
 
 _NAMES = (
     ("collections", "OrderedDict"), ("collections", "Counter"), ("collections", "defaultdict"), ("builtins", "set"),
@@ -200,8 +200,13 @@ def _deep(rng: Random, depth: int) -> bytes:
 
 
 def _doubled(rng: Random, depth: int) -> bytes:
-    levels = rng.choice((10, 30, 60, 200))
-    return b"](K\x01e" + b"".join(b"q%c](h%ch%ce" % (i, i, i) for i in range(levels))
+    return doubled(rng.choice((10, 30, 60, 200)))
+
+
+def doubled(levels: int) -> bytes:
+    """A list that holds a list twice that holds a list twice, and so on."""
+    steps = b"".join(b"](h%ch%ceq%c0" % (i, i, i + 1) for i in range(levels))
+    return b"](K\x01eq\x000" + steps + b"h%c" % levels
 
 
 def _circle(rng: Random, depth: int) -> bytes:
@@ -296,12 +301,24 @@ _PUSHING = {
 
 def bent(rng: Random, data: bytes) -> bytes:
     """A pickle, or several behind each other, in which one to three values that are pushed are others."""
+    data = unframed(data)
     places = _pushes(data)
     if not places:
         return data
     for start, stop in sorted((rng.choice(places) for _ in range(1 << rng.randrange(2))), reverse=True):
         new = rng.choice(_RARE)(rng, 2) if rng.randrange(3) == 0 else value(rng, 1 + rng.randrange(3))
         data = data[:start] + new + data[stop:]
+    return data
+
+
+def unframed(data: bytes) -> bytes:
+    """A pickle without its frames, which would no longer fit."""
+    try:
+        frames = [at for op, _, at in pickletools.genops(data) if op.name == "FRAME" and at is not None]
+    except (ValueError, IndexError):
+        return data
+    for at in reversed(frames):
+        data = data[:at] + data[at + 9 :]
     return data
 
 

@@ -40,7 +40,7 @@ def sound(folder: Path) -> Path:
 
 def _described(path: Path, out: Path) -> None:
     catalog = unmoor.describe(path)
-    json.dumps(catalog.to_json(), allow_nan=False)
+    json.dumps(catalog.to_json())
     str(catalog)
     repr(catalog)
 

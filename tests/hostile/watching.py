@@ -42,7 +42,7 @@ class Seen:
         elif event == "open" and isinstance(args[0], str | bytes | os.PathLike) and _is_write(args):
             self._at(args[0])
         elif event in _NAMES:
-            for part in args[:2]:
+            for part in args[1:2] if event in ("os.symlink", "os.link") else args[:2]:
                 if isinstance(part, str | bytes | os.PathLike):
                     self._at(part)
 

@@ -141,5 +141,9 @@ def lines(made: dict[str, Tally]) -> Iterable[str]:
 
 if __name__ == "__main__":
     asked = sys.argv[1:] or ["1"]
-    found = large(int(asked[1])) if asked[0] == "large" else table(int(asked[0]), asked[1:] or SUBJECTS)
-    sys.stdout.write("\n".join(lines(found)) + "\n")
+    if asked[0] == "large":
+        sys.stdout.write("\n".join(lines(large(int(asked[1])))) + "\n")
+    else:
+        for form in asked[1:] or SUBJECTS:
+            sys.stdout.write("\n".join(lines(table(int(asked[0]), [form]))) + "\n")
+            sys.stdout.flush()

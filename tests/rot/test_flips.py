@@ -81,6 +81,15 @@ def test_other_harm_to_a_larger_file_is_found(tmp_path: Path) -> None:
         assert {damage.kind for damage in made.missed} <= {"tail twice"}
 
 
+@pytest.mark.filterwarnings("ignore:.*check_invariants")
+def test_an_index_out_of_a_sparse_tensor_is_damage(tmp_path: Path) -> None:
+    """Where no checksum tells, the values still must make sense: torch would reach out of the memory it has."""
+    odd = torch.sparse_coo_tensor(torch.tensor([[0, 99]]), torch.ones(2), (3,), check_invariants=False)
+    torch.save({"w": odd}, tmp_path / "odd.pt")
+    with pytest.raises(unmoor.CorruptFile, match="found index 99"):
+        unmoor.load(tmp_path / "odd.pt")
+
+
 def test_the_damaged_tensor_is_named_and_so_is_what_was_overwritten(tmp_path: Path) -> None:
     """Verify names the tensor; restore names it too and says which live tensors hold what was read before."""
     path = SUBJECTS["unmoor.save"].make(tmp_path)

@@ -133,6 +133,19 @@ def test_passes_over_what_is_broken(tmp_path, whole, broken):
     assert f"passed over {bad[-1]}" in str(run.report)
 
 
+def test_what_was_passed_over_counts_as_verified_no_more(tmp_path):
+    """A note that it held once keeps nothing from being kept: older ones do not go in its place."""
+    cut(tmp_path, 7, keep_last=2)
+    damage(tmp_path / step_file(6))
+    assert [row.verified for row in unmoor.runs(tmp_path)] == [True, True]
+    with the_run(tmp_path, Training(), keep_last=2) as run:
+        with pytest.warns(UserWarning, match="passed over"):
+            assert run.resume() == 4
+        assert [row.verified for row in unmoor.runs(tmp_path)] == [None, True]
+        run.save(step=5)
+        assert names(tmp_path) == [step_file(n) for n in (4, 5, 6)]
+
+
 BREAKAGES = {
     "cut short": lambda path: os.truncate(path, path.stat().st_size // 2),
     "empty": lambda path: os.truncate(path, 0),

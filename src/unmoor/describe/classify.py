@@ -120,14 +120,14 @@ def _optimizer(node: Mapping[Any, Any], kind: str) -> Match | None:
     state, groups = node.get("state"), node.get("param_groups")
     if not isinstance(state, Mapping) or type(groups) not in _SEQUENCES or not groups:
         return None
-    if any(type(group) not in _MAPPINGS or "params" not in group for group in groups):
+    if any(type(group) not in _MAPPINGS or not _are_ids(group.get("params")) for group in groups):
         return None
     keys = {key for entry in state.values() if type(entry) in _MAPPINGS for key in islice(entry, _SHOWN)}
     options = [{k: group[k] for k in islice(group, _SHOWN) if type(k) is str and k not in _PARAMS} for group in groups]
     detail = {
         "family": guess_family((key for key in keys if type(key) is str), options[0]),
         "groups": len(groups),
-        "params": sum(_length(group["params"]) for group in groups),
+        "params": sum(len(group["params"]) for group in groups),
         "with_state": sum(_holds(entry) for entry in state.values()),
         "state_keys": sorted(key for key in keys if type(key) is str)[:_SHOWN],
         "options": [{k: _told(v) for k, v in group.items()} for group in options[:_SHOWN]],
@@ -136,8 +136,9 @@ def _optimizer(node: Mapping[Any, Any], kind: str) -> Match | None:
     return Match("optimizer", kind, detail)
 
 
-def _length(params: Any) -> int:
-    return len(params) if type(params) in _SEQUENCES or type(params) in _MAPPINGS else 1
+def _are_ids(params: Any) -> bool:
+    """Whether the parameters of a group are a list of what can stand for one: a number, a name, a tensor."""
+    return type(params) in _SEQUENCES and not any(type(one) in _MAPPINGS or type(one) in _SEQUENCES for one in params)
 
 
 def _holds(entry: Any) -> bool:

@@ -16,7 +16,7 @@ from unmoor.values.boxes import Box
 from unmoor.values.dangers import danger_of
 from unmoor.values.dtypes import DTYPES
 from unmoor.values.frames import DEEPEST
-from unmoor.values.nodes import Opaque, TorchValue
+from unmoor.values.nodes import Opaque, TorchValue, kind_of
 from unmoor.values.text import listing
 
 from .reading import Reading
@@ -94,13 +94,18 @@ def read_folder(value: Any, path: str) -> Folder:
         raise CorruptFile(f"{path} is damaged", details=[*faults[:_SHOWN], *more], path=path)
     paths = _paths(fields.get("planner_data"), entries, path)
     storage_meta = _fields(fields.get("storage_meta"), "StorageMeta") or {}
-    return Folder(entries, paths, str(fields.get("version") or "")[:40], str(storage_meta.get("save_id") or "")[:80])
+    return Folder(entries, paths, _word(fields.get("version"))[:40], _word(storage_meta.get("save_id"))[:80])
 
 
 def _fields(value: Any, name: str) -> Mapping[str, Any] | None:
     """The fields of a dataclass of that name; None for anything else."""
     known = type(value) is Opaque and value.name.startswith(_OWN) and value.name.endswith("." + name)
     return value.state if known and type(value.state) is dict else None
+
+
+def _word(value: Any) -> str:
+    """Text as it is, and what any other value is: such values may be of any depth."""
+    return value if type(value) is str else "" if value is None else kind_of(value)
 
 
 def _text(key: Any) -> str:
@@ -137,9 +142,10 @@ def _places(value: Any, path: str) -> dict[tuple[str, tuple[int, ...] | None], P
             raise CorruptFile(f"{path} holds a place that is none of torch's own", path=path)
         try:
             offset = None if at.get("offset") is None else _numbers(at["offset"])
-            places[_text(at.get("fqn")), offset] = _place(where, str(at.get("fqn")), path)
+            key = _text(at.get("fqn"))
+            places[key, offset] = _place(where, key, path)
         except _Broken as broken:
-            raise CorruptFile(f"{path}: {str(at.get('fqn'))[:200]}: {broken}", path=path) from None
+            raise CorruptFile(f"{path}: {_word(at.get('fqn'))[:200]}: {broken}", path=path) from None
     return places
 
 
@@ -148,7 +154,8 @@ def _place(where: Mapping[str, Any], key: str, path: str) -> Place:
     if type(file) is not str or type(at) is not int or type(nbytes) is not int or at < 0 or nbytes < 0:
         raise _Broken("its place is no file, offset and length")
     if where.get("transform_descriptors"):
-        names = listing([str(name)[:40] for name in where["transform_descriptors"]])
+        told = where["transform_descriptors"]
+        names = listing([_word(name)[:40] for name in told] if type(told) in (list, tuple) else [])
         raise UnsupportedFile(
             f"{path}: {key[:200]} went through stream transforms ({names}), which only their own code undoes",
             remedy="Load and save the folder again without extensions.",

@@ -19,7 +19,7 @@ from unmoor.filing import open_reader
 from unmoor.values.catalog import Catalog, TensorEntry
 from unmoor.values.finding import Finding
 from unmoor.values.flat import joined
-from unmoor.values.nodes import CompositeTensor, TensorNode
+from unmoor.values.nodes import CompositeTensor, NumpyScalar, TensorNode
 from unmoor.values.rank_names import rank_of, ranked
 from unmoor.values.text import count, listing
 
@@ -39,6 +39,7 @@ FLAT: Final = re.compile(r"(?:.*\.)?_?flat_param(?:_\d+)?")
 _SHOWN: Final = 8
 _PER_TENSOR: Final = 64
 _DEPTH: Final = 3
+_PLAIN: Final = (bool, int, float, complex, str, bytes, type(None), NumpyScalar)
 
 Keys = tuple[Any, ...]
 
@@ -292,7 +293,7 @@ class _Merge:
         if any(type(node) is TensorNode and len(node.shape) == 1 for node in nodes):
             return self._whole(f"state.{place}", nodes)
         if len({sum_ for node in nodes if (sum_ := _checksum(node)) is not None}) > 1 or any(
-            type(node) is not TensorNode and node != nodes[0] for node in nodes
+            type(node) is not TensorNode and not _alike(node, nodes[0]) for node in nodes
         ):
             self.faults.append(f"state.{place} differs between ranks")
         return nodes[0]
@@ -304,6 +305,17 @@ class _Merge:
             self.faults.append(f"{place} is of {' and '.join(dtypes)} on different ranks")
             return None
         return joined(f"{self.group.stem}:{place}", full) if full else nodes[0]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether plain values, or lists of them, are equal; of what is within these only the kind is held."""
+    if type(one) in (list, tuple) and type(other) is type(one):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return _equal(one, other)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(one == other) if type(one) in _PLAIN else type(one) is type(other)
 
 
 def _is_cut(flat: Sequence[set[str]], nodes: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from unmoor.errors import CorruptFile, UnsupportedFile
 from unmoor.values.flat import Slice, slices_of
-from unmoor.values.nodes import Opaque, TensorNode, TorchValue
+from unmoor.values.nodes import Opaque, TensorNode, TorchValue, kind_of
 from unmoor.values.text import count
 
 __all__ = ["Layout", "Part", "Place", "shape_of"]
@@ -195,5 +195,8 @@ def _stage(path: str, state: Mapping[str, Any]) -> int:
     if number is None:
         return 3 if "fp32_flat_groups" in state else 1
     if type(number) is not int or not 1 <= number <= 3:
-        raise UnsupportedFile(f"{path} is of a ZeRO stage that is not known: {str(number)[:40]}", path=path)
+        raise UnsupportedFile(
+            f"{path} is of a ZeRO stage that is not known: {number if type(number) is int else kind_of(number)}",
+            path=path,
+        )
     return number

@@ -199,7 +199,10 @@ def _torch_value(value: TorchValue) -> Any:
     if value.kind == "size":
         return torch.Size(value.value)
     if value.kind == "device":
-        return torch.device(value.value)
+        try:
+            return torch.device(value.value)
+        except RuntimeError:  # of a kind or a number that this torch has not
+            return value
     return getattr(torch, str(value.value), value)
 
 

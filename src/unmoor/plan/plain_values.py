@@ -230,7 +230,7 @@ def _leaf(value: Any) -> tuple[str, Any] | None:
         found = str(value)
     elif isinstance(value, slice):
         found = (value.start, value.stop, value.step)
-    elif isinstance(value, range) and len(value) <= _MOST:
+    elif isinstance(value, range) and not value[_MOST:]:  # len() takes no more than 64 bits
         found = list(value)
     elif isinstance(value, frozenset):
         found = set(value)
