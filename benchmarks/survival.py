@@ -60,7 +60,7 @@ def referee(*, short: bool) -> Rows:
     """An outside referee's verdicts on a script around Run, and on the trainers that it brings along."""
     from tests.chaos.referee import TRAINERS, judged, trainer
 
-    points = 5 if short else 0
+    points = 3 if short else 0
     made = {"unmoor.Run": judged(points=points), "unmoor.Run, in the background": judged("--behind", points=points)}
     if not short:
         made |= {name: trainer(name) for name in TRAINERS}

@@ -19,7 +19,7 @@ import torch
 
 import unmoor
 from tests.faults import mark
-from unmoor.execute import folder_commit
+from unmoor.execute import commit, folder_commit
 from unmoor.execute.leftovers import sweep
 
 from .states import ABSENT, Broken, held
@@ -192,6 +192,12 @@ def renamed(path: str, generation: int) -> None:
     mark("returned")
 
 
+def unswept(path: str, generation: int) -> None:
+    """A save that leaves alone what others left."""
+    commit.sweep = lambda *_: ()
+    save(path, generation)
+
+
 def warm() -> None:
     """Import all that the calls need, and use it once, so that forks begin where a run in its middle is."""
     import torch._dynamo
@@ -266,6 +272,9 @@ SCENES = {
     )
 }
 """What must survive."""
+
+UNSWEPT = Scene("unswept", "run.pt", unswept, save)
+"""What leaves junk, and shows that the harness would see that."""
 
 CARELESS = {
     scene.name: scene

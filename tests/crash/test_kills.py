@@ -6,7 +6,7 @@ import pytest
 
 from .figures import LONG, kills, times
 from .kills import at_every_operation, at_random_times
-from .scenes import CARELESS, SCENES
+from .scenes import CARELESS, SCENES, UNSWEPT
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -30,3 +30,9 @@ def test_a_save_that_does_not_survive_is_seen(zygote):
     """torch.save over the older file loses both."""
     sweep = at_every_operation(zygote, CARELESS["torch.save"])
     assert len(sweep.lost) > sweep.tried / 2, str(sweep)
+
+
+def test_junk_is_seen(zygote):
+    """A save that does not sweep leaves the hidden file of the one that was killed."""
+    sweep = at_every_operation(zygote, UNSWEPT, every=3)
+    assert any("junk" in each for each in sweep.lost), str(sweep)

@@ -229,10 +229,9 @@ def warm() -> None:
     """Have everything imported that a verb imports on its way."""
     torch.set_num_threads(1)
     with TemporaryDirectory(prefix="disks-") as folder:
-        made(Path(folder))
-        for name in VERBS:
+        for name, verb in VERBS.items():
             if name != "save apart":
-                made(Path(folder))
+                made(Path(folder), *verb.needs)
                 carry(name, folder)
     _kept().cleanup()
     template.cache_clear()

@@ -263,8 +263,8 @@ def _content(catalog: Catalog, taken: Taken, target: str) -> Content:
 def _left_behind(catalog: Catalog, taken: Taken) -> Iterator[Change]:
     """What other ranks had of their own in a part that becomes the root of the target."""
     ranks: dict[Keys, list[int]] = {}
-    for rank, places in own_leaves(catalog).items() if taken.root else ():
-        for keys in places:
+    for rank, leaves in own_leaves(catalog).items() if taken.root else ():
+        for keys in leaves:
             if keys[: len(taken.root)] == taken.root:
                 ranks.setdefault(keys[len(taken.root) :], []).append(rank)
     roles = {entry.keys: entry.role for entry in taken.tensors}

@@ -1,0 +1,1 @@
+"""The integrations, each with the real program in the environment of tests/dialects."""

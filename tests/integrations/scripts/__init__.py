@@ -1,0 +1,1 @@
+"""What runs in the environment of the other programs, one script each."""

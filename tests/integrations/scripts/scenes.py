@@ -1,0 +1,73 @@
+"""What the scripts have in common: a process that is killed within a save, a damaged byte, and the comparison."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.real.compare import differences
+
+
+def killed(run: Callable[[], object]) -> None:
+    """Run in a process of its own, which `dies_at` kills. Before any training: autograd's threads do not fork."""
+    child = os.fork()
+    if not child:
+        try:
+            run()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    require(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, "the process was to be killed")
+
+
+def dies_at_the_next(module: Any, name: str) -> None:
+    """The next call of a function kills this process, as nothing can prevent."""
+    setattr(module, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def damage(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+@contextmanager
+def warned(word: str) -> Iterator[None]:
+    """What must warn, with this word."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        yield
+    require(any(word in str(one.message) for one in heard), f"no warning of {word}: {[str(h.message) for h in heard]}")
+
+
+@contextmanager
+def refused(kind: type[BaseException], word: str) -> Iterator[None]:
+    """What must raise, with this word."""
+    try:
+        yield
+    except kind as error:
+        require(word in str(error), f"no {word} in: {error}")
+        return
+    raise SystemExit(f"{kind.__name__} was to be raised")
+
+
+def same(wanted: Any, got: Any) -> None:
+    """Both runs came to the same, bit for bit."""
+    require(not (found := list(differences(wanted, got))), f"the runs differ: {found}")
+
+
+def require(holds: object, text: str) -> None:
+    """End the script unless it holds."""
+    if not holds:
+        raise SystemExit(text)
