@@ -84,7 +84,7 @@ def command(name: str, path: Path, out: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(("number", "name"), numbered(FILES))
 def test_nothing_runs_and_nothing_is_written_outside(number, name, places):
     """Whatever verb is done to a hostile file: no process, no socket, no write but where it was asked for."""
-    assert not do(part(VERBS, number, 6), HERE / name, places[1])
+    assert not do(part(VERBS, number, 8), HERE / name, places[1])
 
 
 @pytest.mark.parametrize(("number", "name"), numbered(TREES))
@@ -93,7 +93,7 @@ def test_a_hostile_tree_is_survived_by_every_verb(number, name, places):
     box, out = places
     path = box / "f.pt"
     path.write_bytes(checkpoint(TREES[name]))
-    assert not do(part(VERBS, number, 5), path, out)
+    assert not do(part(VERBS, number, 11), path, out)
 
 
 @pytest.mark.parametrize(("number", "name"), numbered(TREES))
@@ -103,7 +103,7 @@ def test_names_reach_no_terminal_and_no_page_raw(number, name, places, capsys):
     path = box / "f.pt"
     path.write_bytes(checkpoint(TREES[name]))
     faults = []
-    for one in part(COMMANDS, number, 5):
+    for one in part(COMMANDS, number, 8):
         faults += command(one, path, out, capsys)
     assert not faults
 

@@ -501,9 +501,9 @@ def test_a_file_that_changes_meanwhile_is_left(tmp_path: Path, monkeypatch: pyte
     other = save(run(1), tmp_path / "other.pt")
     real = superseding.locked
 
-    def late(name: str) -> Any:
+    def late(name: str, **how: bool) -> Any:
         os.replace(other, path)
-        return real(name)
+        return real(name, **how)
 
     monkeypatch.setattr("unmoor.wiring.relocating_zip.locked", late)
     with pytest.raises(SaveError, match="replaced or written to while it was read; nothing was changed"):

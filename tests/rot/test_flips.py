@@ -81,6 +81,15 @@ def test_other_harm_to_a_larger_file_is_found(tmp_path: Path) -> None:
         assert {damage.kind for damage in made.missed} <= {"tail twice"}
 
 
+def test_a_relocation_whose_end_is_damaged_is_told(tmp_path: Path) -> None:
+    """Its file opens as the one before, for every reader; verify says that there was another."""
+    path = SUBJECTS["relocated"].make(tmp_path)
+    with Harm(Damage("flip", path, path.stat().st_size - 19, 7)):
+        made = unmoor.verify(path)
+    assert [fault.kind for fault in made.faults] == ["structure"]
+    assert "the end of that is damaged or cut off" in made.faults[0].message
+
+
 @pytest.mark.filterwarnings("ignore:.*check_invariants")
 def test_an_index_out_of_a_sparse_tensor_is_damage(tmp_path: Path) -> None:
     """Where no checksum tells, the values still must make sense: torch would reach out of the memory it has."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from unmoor import places
 from unmoor.errors import CorruptFile, FileError
-from unmoor.filing import FrontReader, Reader, grain_of, open_reader
+from unmoor.filing import FrontReader, Reader, grain_of, open_reader, read
 from unmoor.steady import was_read
 from unmoor.values.catalog import Catalog
 from unmoor.values.nodes import Storage, TensorNode, deflated
@@ -39,6 +39,7 @@ _JSON: Final = ".json"
 _DEEPEST: Final = 3
 _MOST: Final = 100_000
 _MOST_TOLD: Final = 64 << 20
+_RECORD_MARK: Final = b"PK\3\4"
 
 Where = tuple[str, int]
 """File and first byte of a storage."""
@@ -136,6 +137,11 @@ def _archive(reader: Reader, file: str, held: Held) -> None:
     """The records of a zip, and those that it had before a relocation, which undoes to them."""
     seen: set[int] = set()
     archive = read_archive(reader)
+    behind = reader.size - archive.trailing
+    if not archive.interrupted and read(reader, behind, len(_RECORD_MARK)) == _RECORD_MARK:
+        headline = f"{reader.path} was written to behind byte {behind:,}, and the end of that is damaged or cut off"
+        details = ["what is read is the archive of before; a relocation that is not finished leaves other bytes"]
+        held.errors.append(CorruptFile(headline, details=details, path=reader.path))
     while True:
         fresh = [record for record in archive.records.values() if record.header not in seen]
         before = f" (before the relocation of byte {reader.size:,})" if seen else ""

@@ -22,8 +22,8 @@ HAS_COPY_RANGE: Final = hasattr(os, "copy_file_range")
 _FICLONE: Final = 0x40049409
 _PIECE: Final = 1 << 20
 _LARGE: Final = 64 << 20
-_NOT_HERE: Final = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM, errno.EBADF, errno.EIO, errno.EINTR,
-                    errno.ESTALE}  # fmt: skip
+_NOT_HERE: Final = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM, errno.EBADF,
+                    errno.EIO, errno.EINTR, errno.ESTALE}  # fmt: skip
 
 
 def share_blocks(source: int, target: int) -> bool:

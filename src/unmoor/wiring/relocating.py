@@ -256,9 +256,7 @@ def _copied(
         yield RelocatedFile(target, "copied", size, after)
 
 
-def _copy(
-    source: str, target: str, size: int, seen: os.stat_result, progress: Callable[[int], None] | None
-) -> None:
+def _copy(source: str, target: str, size: int, seen: os.stat_result, progress: Callable[[int], None] | None) -> None:
     """Copy the first `size` bytes of a file, which must be as it was `seen` until they are copied."""
     flags = getattr(os, "O_BINARY", 0)
     old, new = os.open(source, os.O_RDONLY | flags), os.open(target, os.O_RDWR | flags)
