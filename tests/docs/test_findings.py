@@ -40,7 +40,7 @@ class _Codes(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        if name == "Finding" or name in self.helpers or name == "note":
+        if name == "Finding" or name in self.helpers or (name == "note" and not _is_of_a_diary(node.func)):
             given = [*node.args, *(k.value for k in node.keywords if k.arg == "code")]
             severity = node.args[1] if len(node.args) > 1 and name == "Finding" else None
             self._take(given[0] if given else None, _word(severity), node.lineno, sure=name != "note")
@@ -64,6 +64,11 @@ class _Codes(ast.NodeVisitor):
             self.found |= {(code, severity) for code in self.named[known]}
         elif sure:
             self.unknown.append(line)
+
+
+def _is_of_a_diary(function: ast.expr) -> bool:
+    """Whether what happened in a run is written down, which has kinds of its own."""
+    return isinstance(function, ast.Attribute) and "diary" in ast.unparse(function.value)
 
 
 def _is_severity(node: ast.expr) -> bool:

@@ -43,12 +43,13 @@ def damage(path: Path) -> None:
 
 
 @contextmanager
-def warned(word: str) -> Iterator[None]:
-    """What must warn, with this word."""
+def warned(*words: str) -> Iterator[None]:
+    """What must warn, with each of these words."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         yield
-    require(any(word in str(one.message) for one in heard), f"no warning of {word}: {[str(h.message) for h in heard]}")
+    text = "\n".join(str(one.message) for one in heard)
+    require(all(word in text for word in words), f"no warning of {words}: {text}")
 
 
 @contextmanager
