@@ -43,6 +43,10 @@ def table(rows: dict[str, dict[str, str]]) -> list[str]:
     return lines
 
 
+def _alarm(said: str) -> bool:
+    return said.partition(":")[0] in ALARMS
+
+
 def main() -> int:
     try:
         rows = answers()
@@ -53,8 +57,8 @@ def main() -> int:
     print("\n".join(table(rows)))
     if "--misses" in sys.argv:
         for scanner in SCANNERS:
-            missed = [n for n, row in rows.items() if n.startswith("malicious") and row[scanner] not in ALARMS]
-            false = [n for n, row in rows.items() if n.startswith("benign") and row[scanner] in ALARMS]
+            missed = [n for n, row in rows.items() if n.startswith("malicious") and not _alarm(row[scanner])]
+            false = [n for n, row in rows.items() if n.startswith("benign") and _alarm(row[scanner])]
             print(f"\n{scanner}\n  missed: {', '.join(missed) or 'none'}\n  false alarms: {', '.join(false) or 'none'}")
     return 0
 

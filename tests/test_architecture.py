@@ -41,6 +41,17 @@ LAYERS = {
     "api": {"errors", "filing", "values", "api_files", *STAGES, "wiring"},
     "api_folders": {"errors", "values", "api_files", "wiring"},
     "training": {"errors", "filing", "values", "api", "api_files", "api_folders", "live", "wiring"},
+    "integrations": {
+        "errors",
+        "filing",
+        "places",
+        "values",
+        "api",
+        "api_files",
+        "api_folders",
+        "api_looks",
+        "integrations",
+    },
     "carried": {"live"},
     "demo": {"errors", "values", "api", "live", "report"},
     "cli": {

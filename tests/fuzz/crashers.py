@@ -35,12 +35,12 @@ def wide_below(levels: int, width: int) -> bytes:
 
 def rebuilt_between() -> bytes:
     """Tensors that are pickled alike; one is given another storage, offset and shape after it was made."""
-    whole = state_dict_pickle([f"w{i}" for i in range(120)], (2, 2))
-    begin = state_dict_pickle([f"w{i}" for i in range(100)], (2, 2)).removesuffix(b"u.")
+    whole = state_dict_pickle([f"w{i}" for i in range(90)], (2, 2))
+    begin = state_dict_pickle([f"w{i}" for i in range(60)], (2, 2)).removesuffix(b"u.")
     pid = b"(" + text("storage") + named("torch", "FloatStorage") + text("1") + text("cpu") + number(4) + b"tQ"
     state = b"(" + pid + number(1) + number(3) + b"\x85" + number(1) + b"\x85t"
-    learned = re.search(rb"tr....Rr(....)", begin, re.DOTALL)  # the first that is known by a number of four bytes
-    return begin + b"j" + (learned[1] if learned else b"") + state + b"b0" + whole[len(begin) :]
+    learned = re.findall(rb"tr....Rr(....)", begin, re.DOTALL)[1]  # the first whose numbers all have four bytes
+    return begin + b"j" + learned + state + b"b0" + whole[len(begin) :]
 
 
 def metadata(**fields: bytes) -> Files:

@@ -13,6 +13,9 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 SCRIPTS = {
     "lightning": ("lightning", "lightning.pytorch"),
     "pytorch_lightning": ("lightning", "pytorch_lightning"),
+    "transformers": ("transformers",),
+    "ignite": ("ignite",),
+    "accelerate": ("accelerate",),
 }
 """What is tried -> the script, and its arguments behind the folder."""
 

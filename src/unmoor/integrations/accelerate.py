@@ -1,14 +1,15 @@
-"""accelerate: folders of `Accelerator.save_state` that are on the disk, sealed, and only loaded where they are whole."""
+"""accelerate: what `save_state` writes is brought to the disk and sealed, and only loaded where it is whole."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, Final, TypeVar
 
-from ..api_files import PathLike
-from ..errors import CorruptFile
-from ..filing import path_text
-from ..places import is_folder, join
+from unmoor.api_files import PathLike
+from unmoor.errors import CorruptFile
+from unmoor.filing import path_text
+from unmoor.places import is_folder, join
+
 from .libraries import library
 from .resuming import damage_of, latest_sealed, numbered, sealed
 from .sealing import broken, is_sealed, unseal

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..api import save
-from ..api_files import PathLike, load
-from ..filing import path_text
-from ..places import join, make_folder, remove
+from unmoor.api import save
+from unmoor.api_files import PathLike, load
+from unmoor.filing import path_text
+from unmoor.places import join, make_folder, remove
+
 from .libraries import library
 from .resuming import latest
 
@@ -41,7 +42,7 @@ class UnmoorSaver:
         self.save_on_rank = save_on_rank
         self._expendable: list[str] = []
 
-    def __call__(self, checkpoint: Mapping[str, Any], filename: str, metadata: Mapping[str, Any] | None = None) -> None:
+    def __call__(self, checkpoint: Mapping[str, Any], filename: str, metadata: Any = None) -> None:  # noqa: ARG002
         """Write what Ignite has gathered, all of it or none of it; then delete what `remove` was told.
 
         Raises UsageError for what could not be read back without running code; SaveError if the disk fails.

@@ -6,7 +6,7 @@ import importlib
 import sys
 from types import ModuleType
 
-from ..errors import MachineError
+from unmoor.errors import MachineError
 
 __all__ = ["library", "modules_there"]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ..api import save
-from ..api_files import PathLike, load
-from ..errors import ArgumentConflict, MachineError, TrustError
-from ..filing import path_text
-from ..places import exists, make_folder, parent, remove
-from ..values.nodes import Opaque
+from unmoor.api import save
+from unmoor.api_files import PathLike, load
+from unmoor.errors import ArgumentConflict, MachineError, TrustError
+from unmoor.filing import path_text
+from unmoor.places import exists, make_folder, parent, remove
+from unmoor.values.nodes import Opaque
+
 from .libraries import modules_there
 from .resuming import latest
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from ..api_files import PathLike
-from ..api_folders import latest as newest
-from ..api_folders import runs
-from ..api_looks import verify
-from ..errors import CorruptFile, FileError, NotACheckpoint
-from ..filing import path_text
-from ..places import entries, is_folder
-from ..values.listing import Saved
+from unmoor.api_files import PathLike
+from unmoor.api_folders import latest as newest
+from unmoor.api_folders import runs
+from unmoor.api_looks import verify
+from unmoor.errors import CorruptFile, FileError, NotACheckpoint
+from unmoor.filing import path_text
+from unmoor.places import entries, is_folder
+from unmoor.values.listing import Saved
+
 from .sealing import SEAL, broken, is_sealed, seal
 
 __all__ = ["damage_of", "latest", "latest_sealed", "numbered", "sealed", "told"]

@@ -66,7 +66,9 @@ def broken(folder: str) -> str:
 
 def _files(root: Path) -> Iterator[Path]:
     own = (SEAL, f".{SEAL}")
-    yield from sorted(path for path in root.rglob("*") if path.is_file() and path.relative_to(root).as_posix() not in own)
+    yield from sorted(
+        path for path in root.rglob("*") if path.is_file() and path.relative_to(root).as_posix() not in own
+    )
 
 
 def _digest(path: Path, *, durable: bool = False) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..api_files import PathLike
-from ..filing import path_text
-from ..places import is_folder, join, remove
+from unmoor.api_files import PathLike
+from unmoor.filing import path_text
+from unmoor.places import is_folder, join, name_of, remove
+
 from .libraries import library
 from .resuming import latest_sealed, numbered, sealed, told
 from .sealing import is_sealed
@@ -31,29 +32,31 @@ def latest(output_dir: PathLike) -> str | None:
 
 
 class UnmoorCallback(_Base):  # type: ignore[misc]
-    """Brings each checkpoint of the Trainer to the disk, verifies it and seals it: `Trainer(callbacks=[UnmoorCallback()])`.
+    """Brings each checkpoint of the Trainer to the disk, verifies and seals it.
 
     The Trainer writes a folder file by file, and takes it for its last checkpoint from the first file on. The seal, a
     list `unmoor.sha256` of all files and their checksums, is written when all of them are on the disk; `latest` takes
     nothing else. `sha256sum -c unmoor.sha256` checks it too.
 
     `save_total_limit` is kept by the callback: the Trainer deletes older checkpoints before the new one is on the disk,
-    the callback after. The newest and the best always stay. A checkpoint that cannot be sealed is a warning, and nothing is
-    deleted.
+    the callback after. The newest and the best always stay. A checkpoint that cannot be sealed is a warning, and
+    nothing is deleted.
+
+    >>> trainer = Trainer(..., callbacks=[UnmoorCallback()])  # doctest: +SKIP
     """
 
     def __init__(self) -> None:
         self._limit: int | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
         """Take over what deletes older checkpoints."""
         self._limit, args.save_total_limit = args.save_total_limit, None
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args: Any, *_: Any, **__: Any) -> None:
         """Give it back."""
         args.save_total_limit = self._limit
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """Seal what the Trainer has written, once all ranks have written theirs, and delete what is too old."""
         library("accelerate", install="accelerate", why=_WHY).PartialState().wait_for_everyone()
         folder = join(args.output_dir, f"{_PREFIX}{state.global_step}")
@@ -67,10 +70,10 @@ class UnmoorCallback(_Base):  # type: ignore[misc]
     def _delete(self, output_dir: str, state: Any) -> None:
         if not self._limit or self._limit < 1:
             return
-        older = [row.path for number, row in numbered(output_dir, _PREFIX) if number < state.global_step]
-        kept = {path_text(state.best_model_checkpoint)} if state.best_model_checkpoint else set()
-        for path in older:
-            if len(kept) < self._limit - 1 and is_sealed(path):
-                kept.add(path)
-            elif path not in kept:
-                remove(path)
+        older = [row for number, row in numbered(output_dir, _PREFIX) if number < state.global_step]
+        kept = {name_of(path_text(state.best_model_checkpoint))} if state.best_model_checkpoint else set()
+        for row in older:
+            if len(kept) < self._limit - 1 and is_sealed(row.path):
+                kept.add(row.name)
+            elif row.name not in kept:
+                remove(row.path)

@@ -12,7 +12,7 @@ import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 
-from tests.dialects.training import Run, batch, outcome, start
+from tests.dialects.training import Run, outcome, start
 from unmoor.errors import CorruptFile
 from unmoor.integrations.ignite import UnmoorSaver, latest, load_objects
 

@@ -19,7 +19,7 @@ def killed(run: Callable[[], object]) -> None:
     if not child:
         try:
             run()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - what ends this process must not run the rest of the script
             import traceback
 
             traceback.print_exc()
@@ -34,12 +34,11 @@ def dies_at_the_next(module: Any, name: str) -> None:
 
 
 def damage(path: Path) -> None:
-    """Change one bit in the middle of a file."""
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
+    """Turn bytes in the middle of a file over: more than lie between two tensors."""
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 200] = bytes(byte ^ 1 for byte in data[middle : middle + 200])
+    path.write_bytes(data)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed  # noqa: F401 - the Trainer imports it: once, before the processes that are killed fork
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from tests.dialects.training import SIZE, Net, batch, outcome, seed
@@ -91,8 +91,12 @@ def main(out: Path) -> None:
     with warned("checkpoint-6"):
         require(latest(half) == str(half / "checkpoint-4"), "checkpoints of before the callback are taken if they hold")
 
-    train(out / "one", limit=1)
-    require(names(out / "one") == ["checkpoint-6"], f"one is kept: {names(out / 'one')}")
+    whole_again, callback = out / "whole", UnmoorCallback()
+    train(whole_again)
+    callback.on_train_begin(TrainingArguments(output_dir=str(whole_again), save_total_limit=1))
+    os.chdir(out)
+    callback._delete(str(whole_again), TrainerState(global_step=6, best_model_checkpoint="whole/checkpoint-2"))
+    require(names(whole_again) == ["checkpoint-2", "checkpoint-6"], f"the best stays: {names(whole_again)}")
 
 
 if __name__ == "__main__":
