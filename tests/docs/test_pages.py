@@ -26,6 +26,7 @@ FOREIGN = {
     "lightning": "Lightning is run in tests/dialects, in an environment of its own",
     "accelerate": "accelerate is run in tests/dialects, in an environment of its own",
     "transformers": "transformers is run in tests/dialects, in an environment of its own",
+    "ignite": "Ignite is run in tests/integrations, in the environment of tests/dialects",
     "hippynn": "hippynn is run in tests/real",
     "dist_util": "guided-diffusion is on no package index; tests/worlds runs its loader",
     "torch_xla": "no such device here",

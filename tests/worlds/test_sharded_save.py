@@ -266,9 +266,7 @@ def test_a_damaged_manifest_is_no_obstacle(folder, broken):
     catalog = unmoor.describe(folder)
     assert catalog.manifest is None
     assert {entry.path for entry in catalog.tensors} == {"w"}
-    assert [finding.code for finding in catalog.findings] == (
-        [] if broken == "missing" else ["manifest-damaged"]
-    )
+    assert [finding.code for finding in catalog.findings] == ([] if broken == "missing" else ["manifest-damaged"])
 
 
 def test_a_manifest_of_another_save_is_left_out(folder):

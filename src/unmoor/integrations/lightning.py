@@ -50,8 +50,9 @@ class UnmoorCheckpointIO:
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: PathLike, storage_options: Any = None) -> None:
         """Write what Lightning has gathered, all of it or none of it; an older file there is replaced at the end.
 
-        Raises UsageError for what could not be read back without running code, such as objects among the hyperparameters:
-        `save_hyperparameters(ignore=[...])` leaves them out. SaveError if the disk fails, with the older file intact.
+        Raises UsageError for what could not be read back without running code, such as an object that is a
+        hyperparameter: `save_hyperparameters(ignore=[...])` leaves it out. SaveError if the disk fails, with the older
+        file intact.
         """
         if storage_options is not None:
             raise ArgumentConflict("storage_options= means nothing to UnmoorCheckpointIO", remedy="Leave it out.")
@@ -60,7 +61,7 @@ class UnmoorCheckpointIO:
             make_folder(parent(place))
         save(place, dict(checkpoint), group=None)
 
-    def load_checkpoint(self, path: PathLike, map_location: Any = None, weights_only: bool | None = None) -> Any:
+    def load_checkpoint(self, path: PathLike, map_location: Any = None, weights_only: Any = None) -> Any:
         """Read a checkpoint, of unmoor or of Lightning's own, after every byte of it was verified.
 
         map_location: as for torch.load; None puts all on the CPU, as Lightning's own plugin does.

@@ -15,6 +15,8 @@ __all__ = ["SEAL", "broken", "is_sealed", "seal", "unseal"]
 
 SEAL: Final = "unmoor.sha256"
 
+_DIGITS: Final = 64
+
 _PIECE: Final = 1 << 20
 
 
@@ -54,13 +56,15 @@ def broken(folder: str) -> str:
         return f"{SEAL} is cut short"
     for line in listed.splitlines():
         digest, _, name = line.partition("  ")
+        if len(digest) != _DIGITS or not name:
+            return f"{SEAL} is not what was written"
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            return f"{SEAL} names what is not in the folder"
         try:
-            if len(digest) != 64 or not name or _digest(root / name) != digest:
-                faults.append(f"{name or SEAL} is not what was sealed")
+            if _digest(root / name) != digest:
+                faults.append(f"{name} is not what was sealed")
         except FileNotFoundError:
             faults.append(f"{name} is missing")
-        except ValueError:
-            faults.append(f"{SEAL} is damaged")
     return ", ".join(faults)
 
 
