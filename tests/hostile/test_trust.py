@@ -108,7 +108,11 @@ def test_a_harmless_name_that_leads_to_danger_is_refused(name, tmp_path):
         load(data, tmp_path, [f"{HERE}.{name}"])
 
 
-@pytest.mark.parametrize("item", [PARTIAL, os, 5, None, "plain", lambda: None, [Thing]], ids=repr)
+@pytest.mark.parametrize(
+    "item",
+    [PARTIAL, os, 5, None, "plain", lambda: None, [Thing]],
+    ids=["partial", "module", "number", "None", "no dot", "lambda", "list"],
+)
 def test_what_is_no_class_and_no_name_is_refused(item):
     """Things without a name of their own cannot be trusted; the error says what can."""
     if getattr(item, "__name__", "") == "<lambda>":

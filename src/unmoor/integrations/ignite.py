@@ -57,7 +57,8 @@ class UnmoorSaver:
 
     def remove(self, filename: str) -> None:
         """Delete a checkpoint when the next one is saved; what is gone already is well."""
-        self._expendable.append(filename)
+        if self._mine():
+            self._expendable.append(filename)
 
     def _mine(self) -> bool:
         rank: int = library("ignite.distributed", install="pytorch-ignite", why="UnmoorSaver").get_rank()
