@@ -254,7 +254,10 @@ def test_a_model_alone_goes_through_the_ring(sim: ModuleType, tmp_path: Path, su
     """Both kinds of file are written from a device while the next bytes are on their way."""
     model, _ = _run(0, "sim:1")
     flights = Flights(sim)
-    unmoor.save(tmp_path / f"a{suffix}", model=model, rng=False, buffer_bytes=1 << 20, progress=flights)
+    for _ in range(10):  # whether a look meets a copy that is on its way is up to the threads
+        unmoor.save(tmp_path / f"a{suffix}", model=model, rng=False, buffer_bytes=1 << 20, progress=flights)
+        if flights.most:
+            break
     assert flights.most > 0
     other, _ = _run(1, "cpu")
     unmoor.restore(tmp_path / f"a{suffix}", model=other, rng=False)

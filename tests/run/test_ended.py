@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import signal
 import subprocess
 import sys
@@ -16,9 +15,9 @@ LIMIT = 120
 
 @pytest.fixture
 def killed(tmp_path):
-    """Starts the script on a folder, and sends it a signal once it prints a line; its exit code and its lines."""
+    """Starts the script on a folder, and may send it a signal once it prints a line; its exit code and its lines."""
 
-    def start(folder, until, number):
+    def start(folder, until="", number=None):
         command, lines = [sys.executable, str(SCRIPT), str(tmp_path / folder)], []
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             for line in process.stdout:
@@ -31,20 +30,7 @@ def killed(tmp_path):
     return start
 
 
-@pytest.fixture
-def here(tmp_path, capsys):
-    """Runs the script in this process; its lines."""
-
-    def run(folder):
-        main = runpy.run_path(str(SCRIPT))["main"]
-        capsys.readouterr()
-        main(str(tmp_path / folder))
-        return capsys.readouterr().out.splitlines()
-
-    return run
-
-
-def test_every_end_leads_to_the_same_run(killed, here):
+def test_every_end_leads_to_the_same_run(killed):
     """SIGTERM, SIGKILL and no end at all: the same weights, bit for bit; a finished run takes no step more."""
     code, lines = killed("cut", "step 700:", signal.SIGTERM)
     assert code == 75, lines
@@ -52,11 +38,11 @@ def test_every_end_leads_to_the_same_run(killed, here):
     code, lines = killed("cut", "step 1300:", signal.SIGKILL)
     assert code == -signal.SIGKILL, lines
     assert 700 <= int(lines[0].split()[-1]) < 1300, lines[0]
-    lines, whole = here("cut"), here("whole")
+    (_, lines), (_, whole) = killed("cut"), killed("whole")
     assert lines[0].endswith("at step 1000"), lines[0]
     assert lines[-1] == whole[-1]
     assert lines[-1].startswith("done: ")
-    lines = here("cut")
+    _, lines = killed("cut")
     assert "resumed from step_000002000.pt" in lines[0]
     assert lines[-1] == whole[-1]
     assert not [line for line in lines if line.startswith("step ")]
