@@ -54,8 +54,9 @@ def soaked(minutes: float, *, seed: int = 0, steps: int = 0, folder: str | None 
     made, begin, rng = Soak(), time.monotonic(), random.Random(seed)
     with tempfile.TemporaryDirectory(dir=folder, prefix="soak-") as scratch:
         run = Path(scratch) / "run"
-        pace = _timed(Path(scratch) / "pace", 200)
-        made.steps = steps or max(400, round(minutes * 60 / 4 / pace / EVERY) * EVERY)
+        start, longer = (_timed(Path(scratch) / f"pace-{count}", count) for count in (EVERY, 25 * EVERY))
+        pace = max(1e-4, (longer - start) / (24 * EVERY))
+        made.steps = steps or max(400, round(minutes * 60 / 3 / pace / EVERY) * EVERY)
         until = time.monotonic() + 60 * minutes
         reached, code = 0, AGAIN
         while code != 0:
@@ -120,10 +121,10 @@ def _digest(folder: Path, steps: int) -> str:
 
 
 def _timed(folder: Path, steps: int) -> float:
-    """Seconds that a step takes."""
+    """Seconds that so many steps take, the start of a process included."""
     begin = time.monotonic()
     _digest(folder, steps)
-    return (time.monotonic() - begin) / steps
+    return time.monotonic() - begin
 
 
 def _last(said: str) -> str:
